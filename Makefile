@@ -1,0 +1,64 @@
+# Every job of CI is one of these verbs, and each sets up what it needs by itself.
+#   make run     start a node with the embedded default
+#   make test    the quick suite, compiled and pure
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PYTEST := nice -n 5 $(PY) -m pytest
+# Hot modules are those with C types beside them; a change in one asks for a new build.
+HOT := $(wildcard $(patsubst %.pxd,%.py,$(shell find src -name '*.pxd')) $(shell find src -name '*.pxd'))
+INSTALLED := $(VENV)/.installed
+BUILT := $(VENV)/.built
+ARGS ?=
+
+.PHONY: setup run test lint fmt types interop crash fuzz soak bench docs clean
+.DEFAULT_GOAL := test
+
+setup: $(BUILT)
+
+$(INSTALLED): requirements/build.txt requirements/runtime.txt requirements/dev.txt
+	@sh scripts/make_venv.sh $(PYTHON) $(VENV)
+	@touch $@
+
+$(BUILT): $(INSTALLED) pyproject.toml setup.py src/polybus/_version.py $(HOT)
+	@$(PY) -m pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+run: $(BUILT)
+	@$(VENV)/bin/polybus serve $(ARGS)
+
+# The whole suite on the compiled modules, then the rooms that hold them again as plain Python.
+test: $(BUILT)
+	$(PYTEST) $(ARGS)
+	@sh scripts/pytest_some.sh env POLYBUS_PURE=1 $(PYTEST) tests/protocols $(ARGS)
+
+lint: $(BUILT)
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports --no-cache
+	$(VENV)/bin/codespell
+	$(VENV)/bin/deptry .
+	$(PY) scripts/check_text.py
+
+fmt: $(BUILT)
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+types: $(BUILT)
+	$(PY) -m mypy
+
+# A marker that nothing carries yet is said and passes.
+interop crash fuzz soak: $(BUILT)
+	@sh scripts/pytest_some.sh $(PYTEST) -m $@ $(ARGS)
+
+bench: $(BUILT)
+	@if [ -f benches/run.py ]; then $(PY) benches/run.py $(ARGS); else echo "bench: nothing to run yet"; fi
+
+docs: $(BUILT)
+	$(PY) scripts/check_docs.py
+
+clean:
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage $(VENV)
+	find src -name '*.so' -delete
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

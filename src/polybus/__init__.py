@@ -1,0 +1,46 @@
+"""Polybus: one message bus that speaks the wires of five.
+
+Importing the package stays cheap: the SDK is loaded when `connect` is first asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
+from typing import TYPE_CHECKING
+
+from polybus._version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from polybus.client import connect
+
+__all__ = ["__version__", "connect"]
+
+
+class _SourceFinder:
+    """Finds the `.py` of a polybus module even where a compiled one lies beside it."""
+
+    @staticmethod
+    def find_spec(
+        fullname: str, path: Sequence[str] | None, target: object = None
+    ) -> ModuleSpec | None:
+        if path is None or not fullname.startswith("polybus."):
+            return None
+        specs = (FileFinder(p, (SourceFileLoader, [".py"])).find_spec(fullname) for p in path)
+        return next((spec for spec in specs if spec is not None and spec.loader is not None), None)
+
+
+if os.environ.get("POLYBUS_PURE") == "1":
+    # Before any submodule is imported: one compiled module loaded earlier would stay.
+    sys.meta_path.insert(0, _SourceFinder)
+
+
+def __getattr__(name: str) -> object:
+    if name == "connect":
+        from polybus.client import connect
+
+        return connect
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
