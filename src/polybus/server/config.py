@@ -1,0 +1,68 @@
+"""The settings of a node: one dataclass per section, with every default and its reason.
+
+Invariant: this file is the only list of settings. The TOML keys, the `POLYBUS_…` variables, the error
+hints and `polybus config show` are all derived from the fields below; a room that needs settings adds
+its section here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from polybus.server.units import DURATION, GIB, MIB, SIZE
+
+Seconds = Annotated[float, DURATION]
+Bytes = Annotated[int, SIZE]
+
+DEFAULT_LISTEN = "tcp://127.0.0.1:15555"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds that protect the node and one connection from another."""
+
+    max_frame: Bytes = 64 * MIB  # the largest body that any stock client sends is 16 MiB
+    pending_bytes: Bytes = 64 * MIB  # queued towards one connection
+    memory_budget: Bytes = 1 * GIB  # all queues of the node together
+    forward_timeout: Seconds = 30  # a call waits this long for room in its service's queue
+    write_timeout: Seconds = 30  # a peer that takes nothing for so long is closed
+    first_byte: Seconds = 300  # some clients stay silent until their first heartbeat
+    decide: Seconds = 5  # from the first byte until the protocol must be known
+    drain: Seconds = 10  # what is in flight may finish this long when the node stops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gsb:
+    """The Golem Service Bus."""
+
+    ping_timeout: Seconds = 60  # silent so long: pinged; twice: closed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class T2:
+    """The T2 Bus."""
+
+    matching: Literal["upstream", "documented"] = "upstream"
+    stop: Literal["local", "any", "never"] = "local"  # whose Stop message ends the node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What the node says on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "text", "json"] = "auto"  # auto: text on a terminal, else JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything a node is told before it starts."""
+
+    listen: tuple[str, ...] = (DEFAULT_LISTEN,)
+    data: Path = Path("polybus-data")
+    limits: Limits = field(default_factory=Limits)
+    gsb: Gsb = field(default_factory=Gsb)
+    t2: T2 = field(default_factory=T2)
+    log: Log = field(default_factory=Log)
