@@ -1,0 +1,108 @@
+"""The topics of the T2 Bus: which texts are one, and which subscription gets which publication.
+
+Invariant: `UPSTREAM` decides every pair as the real matcher does (protocol page §5), by keeping the set of states the
+real recursion could be in, so that the work is polynomial where the real one is exponential.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from polybus.core.subscriptions import PATTERNS, Node, Rules, S
+from polybus.model.name import MAX_SEGMENTS
+from polybus.model.pattern import ANY, MAX_WILDCARDS, ONE
+
+_TOPIC: Final = re.compile(r"(?:[a-z0-9_]+|\*\*?)(?:/(?:[a-z0-9_]+|\*\*?))*")
+_WORDS: Final = re.compile(r"[a-z0-9_]+(?:/[a-z0-9_]+)*")
+
+
+def is_topic(text: str) -> bool:
+    """Whether the bus takes it: the real grammar, with depth and number of wildcards capped.
+
+    The real server has no caps and dies of deep topics and of many wildcards (protocol page §5).
+    """
+    if text.count("/") >= MAX_SEGMENTS or not _TOPIC.fullmatch(text):
+        return False
+    return "*" not in text or sum(s in (ONE, ANY) for s in text.split("/")) <= MAX_WILDCARDS
+
+
+def is_word_topic(text: str) -> bool:
+    """Whether it is a topic without wildcards."""
+    return text.count("/") < MAX_SEGMENTS and _WORDS.fullmatch(text) is not None
+
+
+def with_prefix(prefix: str, topic: str) -> str:
+    """The topic on the wire of a typed protocol's topic; empty means the prefix itself."""
+    return f"{prefix}/{topic}" if topic else prefix
+
+
+class UpstreamRules:
+    """The real server's walk, level by level.
+
+    `plain` holds the nodes where the next subscribed segment is open; `eating` those whose last segment is a `**` that
+    may swallow more. The real rules differ from what its document says: a subscribed `**` takes at least one segment,
+    and right after it nothing but an equal text goes on.
+    """
+
+    def split(self, text: str) -> Sequence[str]:
+        return text.split("/")
+
+    def is_concrete(self, text: str) -> bool:
+        return "*" not in text
+
+    def reach(self, root: Node[S], topic: Sequence[str]) -> Iterable[Node[S]]:
+        plain: dict[Node[S], None] = {root: None}
+        eating: dict[Node[S], None] = {}
+        for word in topic:
+            if word == ANY:
+                _with_descendants(plain)
+                _with_descendants(eating)
+                # The `**` may also be dropped, so all that is reached stays reached.
+                after = dict(plain)
+            else:
+                after = {}
+            for node in eating:
+                child = node.children.get(word)
+                if child is not None:
+                    after[child] = None
+            deeper = dict(eating)
+            for node in plain:
+                children = node.children
+                if word == ONE:
+                    after.update(dict.fromkeys(children.values()))
+                    continue
+                for key in (word, ONE):
+                    if key in children:
+                        after[children[key]] = None
+                if ANY in children:
+                    deeper[children[ANY]] = None
+            plain, eating = after, deeper
+        plain.update(eating)
+        return plain
+
+
+def _with_descendants(nodes: dict[Node[S], None]) -> None:
+    queue = list(nodes)
+    for node in queue:
+        fresh = [child for child in node.children.values() if child not in nodes]
+        nodes.update(dict.fromkeys(fresh))
+        queue += fresh
+
+
+UPSTREAM: Final[Rules] = UpstreamRules()
+
+# The values of the setting `[t2] matching`.
+MATCHING: Final[dict[str, Rules]] = {"upstream": UPSTREAM, "documented": PATTERNS}
+
+
+def matches(subscribed: str, published: str, rules: Rules = UPSTREAM) -> bool:
+    """Whether one subscription gets one publication; the client sorts its deliveries with it."""
+    root: Node[int] = Node()
+    node = root
+    for segment in rules.split(subscribed):
+        child: Node[int] = Node(segment == ANY)
+        node.children[segment] = child
+        node = child
+    return node in rules.reach(root, rules.split(published))
