@@ -1,0 +1,223 @@
+"""An index of (pattern, subscriber) that answers who gets a publication.
+
+Invariant: `matching` equals asking the rules about every pattern one by one. Cost: a topic seen since the last change
+that concerns it is one dictionary look-up; any other walks the trie of patterns, where it visits only nodes that still
+agree with the topic, so it pays for what it reaches and not for what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+from polybus.model.pattern import ANY, ONE, has_wildcard
+
+MAX_CACHED_TOPICS: Final = (
+    4096  # topics are few where traffic is heavy; a scan over many must not grow memory
+)
+MAX_CACHED_RECIPIENTS: Final = 1 << 18  # 2 MiB of references over all cached topics
+
+S = TypeVar("S", bound=Hashable)
+
+
+class Node(Generic[S]):
+    """One segment of the patterns that share a beginning; `deep` marks the segment `**`."""
+
+    __slots__ = ("children", "deep", "subscribers")
+
+    def __init__(self, deep: bool = False) -> None:
+        self.children: dict[str, Node[S]] = {}
+        self.subscribers: dict[S, None] = {}  # a set that keeps the order of subscription
+        self.deep = deep
+
+
+class Rules(Protocol):
+    """What it means that a subscription matches a topic, as a walk over the trie."""
+
+    def split(self, text: str) -> Sequence[str]:
+        """The segments of a pattern or topic."""
+
+    def is_concrete(self, text: str) -> bool:
+        """Whether `text` matches nothing but itself and wildcards of the other side."""
+
+    def reach(self, root: Node[S], topic: Sequence[str]) -> Iterable[Node[S]]:
+        """The nodes, each once, whose patterns match the topic; nodes without subscribers may be among them."""
+
+
+class ExactRules:
+    """Equal text only."""
+
+    def split(self, text: str) -> Sequence[str]:
+        return (text,)
+
+    def is_concrete(self, text: str) -> bool:
+        return True
+
+    def reach(self, root: Node[S], topic: Sequence[str]) -> Iterable[Node[S]]:
+        node = root.children.get(topic[0])
+        return () if node is None else (node,)
+
+
+class PatternRules:
+    """`polybus.model.pattern.matches`, with wildcards on either side or both."""
+
+    def split(self, text: str) -> Sequence[str]:
+        return text.split("/")
+
+    def is_concrete(self, text: str) -> bool:
+        return not has_wildcard(text)
+
+    def reach(self, root: Node[S], topic: Sequence[str]) -> Iterable[Node[S]]:
+        here: dict[Node[S], None] = {}
+        _enter(here, root)
+        for segment in topic:
+            if segment == ANY:
+                # A dictionary grows at its end while we walk a list of it: every node below `here` joins once.
+                queue = list(here)
+                for node in queue:
+                    fresh = [child for child in node.children.values() if child not in here]
+                    here.update(dict.fromkeys(fresh))
+                    queue += fresh
+                continue
+            after: dict[Node[S], None] = {}
+            for node in here:
+                if node.deep:
+                    after[node] = None
+                if segment == ONE:
+                    for child in node.children.values():
+                        if not child.deep:
+                            _enter(after, child)
+                else:
+                    for key in (segment, ONE):
+                        if key in node.children:
+                            _enter(after, node.children[key])
+            here = after
+        return here
+
+
+def _enter(nodes: dict[Node[S], None], node: Node[S]) -> None:
+    """Add a node, and the `**` below it since those may stand for nothing."""
+    step: Node[S] | None = node
+    while step is not None:
+        nodes[step] = None
+        step = step.children.get(ANY)
+
+
+EXACT: Final[Rules] = ExactRules()
+PATTERNS: Final[Rules] = PatternRules()
+
+
+class Subscriptions(Generic[S]):
+    """Who subscribed to what, under one set of rules.
+
+    Subscribers are opaque and are returned in no promised order, each once however many of its patterns match. The
+    texts are taken as they are: whoever calls has checked them.
+    """
+
+    def __init__(self, rules: Rules = PATTERNS) -> None:
+        self.epoch = 0
+        self._rules = rules
+        self._root: Node[S] = Node()
+        self._patterns: dict[S, dict[str, None]] = {}
+        self._count = 0
+        self._cache: dict[str, tuple[S, ...]] = {}
+        self._cached_recipients = 0
+        self._wild_topics: list[str] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, pattern: str, subscriber: S) -> bool:
+        """Subscribe; False when that subscriber has that very pattern already."""
+        patterns = self._patterns.setdefault(subscriber, {})
+        if pattern in patterns:
+            return False
+        patterns[pattern] = None
+        node = self._root
+        for segment in self._rules.split(pattern):
+            child = node.children.get(segment)
+            if child is None:
+                child = node.children[segment] = Node(segment == ANY)
+            node = child
+        node.subscribers[subscriber] = None
+        self._count += 1
+        self._changed(pattern)
+        return True
+
+    def remove(self, pattern: str, subscriber: S) -> bool:
+        """Unsubscribe from exactly this text; False when there was no such subscription."""
+        patterns = self._patterns.get(subscriber)
+        if patterns is None or pattern not in patterns:
+            return False
+        del patterns[pattern]
+        if not patterns:
+            del self._patterns[subscriber]
+        self._prune(pattern, subscriber)
+        return True
+
+    def remove_all(self, subscriber: S) -> int:
+        """Forget a subscriber and return how many subscriptions it had."""
+        patterns = self._patterns.pop(subscriber, {})
+        for pattern in patterns:
+            self._prune(pattern, subscriber)
+        return len(patterns)
+
+    def patterns_of(self, subscriber: S) -> tuple[str, ...]:
+        """What a subscriber asked for, oldest first."""
+        return tuple(self._patterns.get(subscriber, ()))
+
+    def matching(self, topic: str) -> tuple[S, ...]:
+        """Everybody whose pattern matches; the topic may hold wildcards where the rules know them."""
+        found = self._cache.get(topic)
+        return self._look_up(topic) if found is None else found
+
+    def _look_up(self, topic: str) -> tuple[S, ...]:
+        found: dict[S, None] = {}
+        for node in self._rules.reach(self._root, self._rules.split(topic)):
+            found.update(node.subscribers)
+        result = tuple(found)
+        self._cached_recipients += len(result)
+        if len(self._cache) >= MAX_CACHED_TOPICS or self._cached_recipients > MAX_CACHED_RECIPIENTS:
+            self._clear_cache()
+            self._cached_recipients = len(result)
+        self._cache[topic] = result
+        if not self._rules.is_concrete(topic):
+            self._wild_topics.append(topic)
+        return result
+
+    def _prune(self, pattern: str, subscriber: S) -> None:
+        path = [self._root]
+        segments = self._rules.split(pattern)
+        for segment in segments:
+            path.append(path[-1].children[segment])
+        del path[-1].subscribers[subscriber]
+        for parent, segment in zip(reversed(path[:-1]), reversed(segments), strict=True):
+            child = parent.children[segment]
+            if child.children or child.subscribers:
+                break
+            del parent.children[segment]
+        self._count -= 1
+        self._changed(pattern)
+
+    def _changed(self, pattern: str) -> None:
+        self.epoch += 1
+        if not self._cache:
+            return
+        if not self._rules.is_concrete(pattern):
+            self._clear_cache()
+            return
+        # A concrete pattern concerns its own topic and topics with wildcards, nothing else.
+        self._forget(pattern)
+        for topic in self._wild_topics:
+            self._forget(topic)
+        self._wild_topics.clear()
+
+    def _forget(self, topic: str) -> None:
+        found = self._cache.pop(topic, None)
+        if found is not None:
+            self._cached_recipients -= len(found)
+
+    def _clear_cache(self) -> None:
+        self._cache.clear()
+        self._wild_topics.clear()
+        self._cached_recipients = 0
