@@ -1,0 +1,103 @@
+"""Who waits for an answer.
+
+Invariant: every call that was opened ends exactly once: with a final reply, or with a failure when its service, its
+caller, its time or the node has gone. Late and second answers are ignored.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from polybus.core.endpoint import Endpoint
+from polybus.model.ids import counter
+from polybus.model.message import Call, Reply, Status
+
+TEXTS = {
+    Status.GONE: b"service disconnected before it answered",
+    Status.TIMED_OUT: b"no reply before the deadline",
+    Status.DRAINING: b"the node is stopping",
+}
+
+
+class Calls:
+    """The pending calls that go through the core; a wire's own fast path keeps its own table with the same
+    invariant."""
+
+    def __init__(self) -> None:
+        self._next_id = counter()
+        self._deadlines: list[tuple[float, int, Call]] = []
+        self.pending = 0
+
+    def open(self, call: Call, service: Endpoint, now: float) -> None:
+        """Note a call that is about to be delivered."""
+        call.id = self._next_id()
+        call.service = service
+        call.started = now
+        if not call.wants_reply:
+            return
+        call.open = True
+        self.pending += 1
+        caller: Endpoint = call.caller
+        if caller.calls_made is None:
+            caller.calls_made = set()
+        caller.calls_made.add(call)
+        if service.calls_taken is None:
+            service.calls_taken = set()
+        service.calls_taken.add(call)
+        if call.deadline is not None:
+            heapq.heappush(self._deadlines, (call.deadline, call.id, call))
+
+    def reply(self, reply: Reply) -> bool:
+        """Pass one part of an answer on; False when the call has ended already."""
+        call = reply.call
+        if not call.open:
+            return False
+        if reply.final:
+            self._end(call)
+        call.caller.deliver_reply(reply)
+        return True
+
+    def fail(self, call: Call, status: Status, text: bytes | None = None) -> None:
+        """End a call from our side."""
+        if call.open:
+            self._end(call)
+            call.caller.deliver_reply(
+                Reply(call, TEXTS.get(status, b"") if text is None else text, status)
+            )
+
+    def cancel(self, call: Call) -> None:
+        """The caller no longer wants the answer; the service is told where its wire can say so."""
+        if call.open:
+            self._end(call)
+            call.service.cancel_call(call)
+
+    def endpoint_gone(self, endpoint: Endpoint) -> None:
+        """Cancel what it asked and fail what it was asked; it must be `closed` already."""
+        for call in tuple(endpoint.calls_made or ()):
+            self.cancel(call)
+        for call in tuple(endpoint.calls_taken or ()):
+            self.fail(call, Status.GONE)
+
+    def tick(self, now: float) -> None:
+        """End what is past its deadline."""
+        deadlines = self._deadlines
+        while deadlines and (deadlines[0][0] <= now or not deadlines[0][2].open):
+            call = heapq.heappop(deadlines)[2]
+            if call.open:
+                self.fail(call, Status.TIMED_OUT)
+                call.service.cancel_call(call)
+        # Calls are usually answered long before their deadline: without this their entries would pile up.
+        if len(deadlines) > 1024 and len(deadlines) > 4 * self.pending:
+            self._deadlines = [entry for entry in deadlines if entry[2].open]
+            heapq.heapify(self._deadlines)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do next, at the earliest."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _end(self, call: Call) -> None:
+        call.open = False
+        self.pending -= 1
+        call.caller.calls_made.discard(call)
+        call.service.calls_taken.discard(call)

@@ -1,0 +1,138 @@
+"""Who answers which name.
+
+Each wire has its own namespace with its own spelling; every registration that has a shared name also stands in the
+shared one (DESIGN 3, "native first, bridge second"). Invariant: `epoch` changes with every change of any of
+them, so a route
+that was found under the present epoch is still right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from polybus.core.endpoint import Endpoint, Traffic
+from polybus.errors import NameTaken
+from polybus.model.ids import counter
+
+
+class Registration:
+    """One endpoint's claim on one name of its wire."""
+
+    __slots__ = ("age", "endpoint", "name", "prefix", "shared", "traffic", "wire")
+
+    def __init__(
+        self, endpoint: Endpoint, wire: str, name: str, shared: str | None, prefix: bool, age: int
+    ) -> None:
+        self.endpoint = endpoint
+        self.wire = wire
+        self.name = name
+        self.shared = shared
+        self.prefix = prefix
+        """Whether names below it, cut at `/`, are answered as well."""
+        self.age = age
+        self.traffic = Traffic()
+
+
+class Services:
+    """All registrations of the node."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._own: dict[str, dict[str, Registration]] = {}
+        self._shared: dict[str, list[Registration]] = {}
+        self._next_age = counter()
+
+    def __iter__(self) -> Iterator[Registration]:
+        for names in self._own.values():
+            yield from names.values()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._own.values()))
+
+    def register(
+        self, endpoint: Endpoint, name: str, shared: str | None, *, prefix: bool = False
+    ) -> Registration:
+        """Claim a name of the endpoint's wire.
+
+        Args:
+            name: in the wire's own spelling; exclusive there.
+            shared: the shared name, or None for one that only this wire can spell.
+
+        Raises:
+            NameTaken: the wire's namespace has it, whoever owns it.
+        """
+        names = self._own.setdefault(endpoint.wire, {})
+        if name in names:
+            raise NameTaken(name)
+        registration = Registration(endpoint, endpoint.wire, name, shared, prefix, self._next_age())
+        names[name] = registration
+        if shared is not None:
+            self._shared.setdefault(shared, []).append(registration)  # appended, so oldest first
+        if endpoint.registrations is None:
+            endpoint.registrations = {}
+        endpoint.registrations[name] = registration
+        self.epoch += 1
+        return registration
+
+    def unregister(self, endpoint: Endpoint, name: str) -> bool:
+        """Give a name up; False if this endpoint does not own it."""
+        registration = (endpoint.registrations or {}).pop(name, None)
+        if registration is None:
+            return False
+        self._forget(registration)
+        return True
+
+    def drop(self, endpoint: Endpoint) -> None:
+        """Give up all names of an endpoint that goes."""
+        for registration in (endpoint.registrations or {}).values():
+            self._forget(registration)
+        endpoint.registrations = None
+
+    def owner(self, wire: str, name: str) -> Registration | None:
+        """Who holds exactly this name on that wire."""
+        return self._own.get(wire, {}).get(name)
+
+    def find(self, wire: str, name: str, shared: str | None) -> Registration | None:
+        """Who answers a call made on `wire` to its own `name`, which is `shared` in the shared namespace.
+
+        The wire's own namespace is asked first, by its own spelling; only when that has no answer the others are: the
+        longest name wins, then the oldest. Registrations of the same wire are not asked again under the shared
+        spelling, since that wire keeps the two spellings apart.
+        """
+        own = self._own.get(wire)
+        if own:
+            found = _walk_own(own, name)
+            if found is not None:
+                return found
+        return self._walk_shared(shared, wire) if shared else None
+
+    def _walk_shared(self, name: str, asking_wire: str) -> Registration | None:
+        whole = name
+        while name:
+            for registration in self._shared.get(name, ()):
+                if registration.wire != asking_wire and (registration.prefix or name == whole):
+                    return registration
+            name = name.rpartition("/")[0]
+        return None
+
+    def _forget(self, registration: Registration) -> None:
+        del self._own[registration.wire][registration.name]
+        if registration.shared is not None:
+            claims = self._shared[registration.shared]
+            claims.remove(registration)
+            if not claims:
+                del self._shared[registration.shared]
+        self.epoch += 1
+
+
+def _walk_own(names: dict[str, Registration], name: str) -> Registration | None:
+    found = names.get(name)
+    if found is not None:
+        return found if name else None  # protocol page GSB §6: the empty name never matches
+    name = name.rpartition("/")[0]
+    while name:
+        found = names.get(name)
+        if found is not None and found.prefix:
+            return found
+        name = name.rpartition("/")[0]
+    return None

@@ -1,0 +1,1 @@
+"""Values that every room shares; they import nothing but the errors."""

@@ -1,0 +1,48 @@
+"""Durable records and what a consumer gets of them.
+
+Invariant: a record never changes once it has an offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from polybus.model.message import NO_HEADERS
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """What a producer hands in. `time_ms` is 0 for "now"; `id` asks for deduplication within the topic's window."""
+
+    payload: bytes
+    key: bytes = b""
+    tag: str = ""
+    headers: Mapping[str, str] = NO_HEADERS
+    id: str = ""
+    time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a topic holds at one offset."""
+
+    offset: int
+    time_ms: int
+    payload: bytes
+    key: bytes = b""
+    tag: str = ""
+    headers: Mapping[str, str] = NO_HEADERS
+    id: str = ""
+    partition: int = 0
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A record on its way to one member of a group; `attempt` is 1 at the first delivery."""
+
+    topic: str
+    group: str
+    record: Record
+    attempt: int = 1
+    token: object = field(default=None, repr=False)

@@ -1,0 +1,1 @@
+"""One room per system; rooms never import each other."""

@@ -1,0 +1,153 @@
+"""Glue between an event-loop transport and a session, and the registry of all open connections.
+
+Invariant: whatever a peer sends, the worst that follows is the end of its own connection, counted by reason and
+logged once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from polybus.errors import RemoteProtocolError
+from polybus.model.clock import Clock
+from polybus.model.ids import counter
+from polybus.transports.outbox import Bounds, Budget, Outbox, Transport
+from polybus.transports.session import Session
+
+log = logging.getLogger("polybus.connection")
+
+_next_id = counter()
+
+_EXPECTED_ENDS = (ConnectionError, TimeoutError, BrokenPipeError)
+
+
+@dataclass(slots=True)
+class Connections:
+    """All open connections of a node, with what ended the others."""
+
+    clock: Clock
+    bounds: Bounds = field(default_factory=Bounds)
+    budget: Budget = field(default_factory=Budget)
+    open: set[Connection] = field(default_factory=set)
+    accepted: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+    """How many connections ended for which reason (a short, bounded set of texts)."""
+
+    def tick(self, now: float) -> None:
+        """Give every session its tick."""
+        for connection in tuple(self.open):
+            connection.tick(now)
+
+
+SessionFactory = Callable[["Connection"], Session]
+
+
+class Connection(asyncio.Protocol):
+    """One peer: owns the outbox, feeds the session, ends it exactly once."""
+
+    __slots__ = (
+        "address",
+        "id",
+        "opened_at",
+        "outbox",
+        "peer",
+        "registry",
+        "session",
+        "transport_kind",
+    )
+
+    def __init__(
+        self, registry: Connections, factory: SessionFactory, address: str, kind: str
+    ) -> None:
+        self.id = _next_id()
+        self.registry = registry
+        self.address = address
+        """The listener, or the remote address for a connection that we opened."""
+        self.transport_kind = kind
+        self.peer = ""
+        self.opened_at = 0.0
+        self.outbox: Outbox = None  # type: ignore[assignment]  # set when the transport comes up
+        self.session: Session = factory(self)
+
+    # -- asyncio's side -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        registry = self.registry
+        transport.set_write_buffer_limits(high=registry.bounds.high_water)
+        self.peer = _peer_text(transport)
+        self.opened_at = registry.clock.monotonic()
+        self.outbox = Outbox(transport, registry.bounds, registry.budget)
+        registry.accepted += 1
+        registry.open.add(self)
+        self.session.connection_made(self.outbox)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.session.data_received(data)
+        except RemoteProtocolError as exc:
+            self.refuse(exc)
+
+    def eof_received(self) -> bool:
+        try:
+            self.session.eof_received()
+        except RemoteProtocolError as exc:
+            self.refuse(exc)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        registry = self.registry
+        registry.open.discard(self)
+        self.outbox.lost()
+        reason = self.outbox.close_reason or ("lost" if exc is not None else "closed by peer")
+        registry.ended[reason] += 1
+        if exc is not None and not isinstance(exc, _EXPECTED_ENDS):
+            log.info("connection %d from %s ended: %s", self.id, self.peer, exc)
+        self.session.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self.outbox.choked(self.registry.clock.monotonic())
+
+    def resume_writing(self) -> None:
+        self.outbox.drained()
+
+    # -- the node's side ------------------------------------------------------------------------------------------
+
+    def refuse(self, exc: RemoteProtocolError) -> None:
+        """Close a peer that does not keep to its wire: what was queued before still goes out."""
+        log.warning("connection %d from %s closed: %s", self.id, self.peer, exc.text)
+        self.outbox.close("protocol error")
+
+    def tick(self, now: float) -> None:
+        self.outbox.tick(now)
+        self.session.tick(now)
+
+    @property
+    def peer_uid(self) -> int | None:
+        """The user id at the other end of a Unix socket."""
+        sock = self.outbox.get_extra_info("socket")
+        if sock is None or sock.family != socket.AF_UNIX:
+            return None
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        uid: int = struct.unpack("3i", credentials)[1]
+        return uid
+
+    @property
+    def peer_certificate(self) -> dict[str, Any] | None:
+        """The verified client certificate, when there is one."""
+        found: dict[str, Any] | None = self.outbox.get_extra_info("peercert")
+        return found or None
+
+
+def _peer_text(transport: Transport) -> str:
+    name = transport.get_extra_info("peername")
+    if isinstance(name, tuple):
+        host = f"[{name[0]}]" if ":" in name[0] else name[0]
+        return f"{host}:{name[1]}"
+    return str(name or "unix")

@@ -1,0 +1,205 @@
+"""Listening sockets: bind, accept, tell TLS from plain text before a transport exists.
+
+Invariant: nothing that one connection does, a failed handshake or an accept error included, ends a listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import ssl
+import stat
+from typing import Final
+
+from polybus.errors import ConfigError
+from polybus.transports.connection import Connection, Connections, SessionFactory
+from polybus.transports.sniff import Patience
+from polybus.transports.url import Address
+
+log = logging.getLogger("polybus.listener")
+
+ACCEPTS_PER_TURN: Final = 64  # so that a storm of connections does not starve those that are served
+BACKLOG: Final = 1024
+ACCEPT_PAUSE: Final = 1.0  # seconds; after running out of file descriptors
+HANDSHAKE_TIMEOUT: Final = 10.0
+TLS_HANDSHAKE: Final = (
+    0x16  # first byte of every TLS connection; no other wire of ours begins with it
+)
+
+
+class Listener:
+    """One listening address."""
+
+    def __init__(
+        self,
+        address: Address,
+        connections: Connections,
+        factory: SessionFactory,
+        tls: ssl.SSLContext | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.address = address
+        self._connections = connections
+        self._factory = factory
+        self._tls = tls
+        self._patience = patience or Patience()
+        self._socket: socket.socket | None = None
+        self._opening: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """Bind and accept; `address` then has the port that was taken.
+
+        Raises:
+            ConfigError: the address is taken or cannot be bound.
+        """
+        self._loop = asyncio.get_running_loop()
+        if self.address.scheme == "unix":
+            self._socket = bind_unix(self.address)
+        else:
+            self._socket = bind_tcp(self.address)
+            self.address = self.address.with_port(self._socket.getsockname()[1])
+        self._socket.setblocking(False)
+        self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    def pause(self) -> None:
+        """Accept nobody new; connections that are open stay (drain)."""
+        if self._socket is not None and self._loop is not None:
+            self._loop.remove_reader(self._socket.fileno())
+
+    async def stop(self) -> None:
+        """Stop accepting and give the address free."""
+        if self._socket is None:
+            return
+        self.pause()
+        self._socket.close()
+        self._socket = None
+        if self.address.scheme == "unix":
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.address.path)
+        for task in tuple(self._opening):
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        assert self._loop is not None
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                peer, _address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as exc:
+                log.error("cannot accept on %s: %s", self.address, exc)
+                self.pause()
+                self._loop.call_later(ACCEPT_PAUSE, self._resume)
+                return
+            peer.setblocking(False)
+            task = self._loop.create_task(self._open(peer))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    def _resume(self) -> None:
+        if self._socket is not None and self._loop is not None:
+            self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    async def _open(self, peer: socket.socket) -> None:
+        assert self._loop is not None
+        tls = self._tls
+        try:
+            if peer.family != socket.AF_UNIX:
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None and self.address.scheme == "tcp":
+                first = await asyncio.wait_for(self._peek(peer), self._patience.first_byte)
+                tls = tls if first == TLS_HANDSHAKE else None
+            await self._loop.connect_accepted_socket(
+                self._connection,
+                peer,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT if tls else None,
+            )
+        except (OSError, ssl.SSLError, asyncio.CancelledError, TimeoutError) as exc:
+            peer.close()
+            self._connections.ended["handshake failed"] += 1
+            if isinstance(exc, asyncio.CancelledError):
+                raise
+            log.info("connection on %s failed before it began: %s", self.address, exc)
+
+    def _connection(self) -> Connection:
+        return Connection(self._connections, self._factory, str(self.address), self.address.scheme)
+
+    async def _peek(self, peer: socket.socket) -> int:
+        """The first byte of a connection, left in the socket for whoever reads it next."""
+        assert self._loop is not None
+        readable = asyncio.Event()
+        self._loop.add_reader(peer.fileno(), readable.set)
+        try:
+            await readable.wait()
+        finally:
+            self._loop.remove_reader(peer.fileno())
+        head = peer.recv(1, socket.MSG_PEEK)
+        if not head:
+            raise ConnectionResetError("closed before the first byte")
+        return head[0]
+
+
+def bind_tcp(address: Address) -> socket.socket:
+    """A bound, listening TCP socket.
+
+    Raises:
+        ConfigError: taken, not ours, or no such host.
+    """
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, proto, _name, where = found[0]
+        sock = socket.socket(family, kind, proto)
+    except OSError as exc:
+        raise ConfigError(f"cannot listen on {address}: {exc.strerror or exc}") from exc
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(where)
+        sock.listen(BACKLOG)
+    except OSError as exc:
+        sock.close()
+        raise ConfigError(f"cannot listen on {address}: {exc.strerror}") from exc
+    return sock
+
+
+def bind_unix(address: Address) -> socket.socket:
+    """A bound, listening Unix socket; a stale socket file is replaced, any other file is left alone.
+
+    Raises:
+        ConfigError: something else lives at the path.
+    """
+    path = address.path
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise ConfigError(f"cannot listen on {address}: a file that is no socket lies there")
+        _unlink_stale(address)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(path)
+        sock.listen(BACKLOG)
+    except OSError as exc:
+        sock.close()
+        raise ConfigError(f"cannot listen on {address}: {exc.strerror or exc}") from exc
+    return sock
+
+
+def _unlink_stale(address: Address) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(address.path)
+        except OSError as exc:
+            if exc.errno not in (errno.ECONNREFUSED, errno.ENOENT):
+                raise ConfigError(f"cannot listen on {address}: {exc.strerror or exc}") from exc
+        else:
+            raise ConfigError(f"cannot listen on {address}: Address already in use")
+    os.unlink(address.path)
