@@ -37,6 +37,12 @@ if STALE:
     # Testing yesterday's machine code would be worse than testing today's source slowly.
     os.environ["POLYBUS_PURE"] = "1"
 
+# A node under test must not pick up what the developer's shell has set for a real one.
+OWN_VARIABLES = ("POLYBUS_PURE", "POLYBUS_TEST_SLOWNESS", "POLYBUS_CACHE")
+for name in tuple(os.environ):
+    if name.startswith(("POLYBUS_", "GSB_")) and name not in OWN_VARIABLES:
+        del os.environ[name]
+
 
 def pytest_report_header() -> list[str]:
     kind = "pure" if os.environ.get("POLYBUS_PURE") == "1" else "compiled where built"

@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
         reason = self.outbox.close_reason or ("lost" if exc is not None else "closed by peer")
         registry.ended[reason] += 1
         if exc is not None and not isinstance(exc, _EXPECTED_ENDS):
-            log.info("connection %d from %s ended: %s", self.id, self.peer, exc)
+            log.info("connection %d from %s ended: %s", self.id, self.peer, exc, extra=self.subject)
         self.session.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -121,8 +121,15 @@ class Connection(asyncio.Protocol):
 
     def refuse(self, exc: RemoteProtocolError) -> None:
         """Close a peer that does not keep to its wire: what was queued before still goes out."""
-        log.warning("connection %d from %s closed: %s", self.id, self.peer, exc.text)
+        log.warning(
+            "connection %d from %s closed: %s", self.id, self.peer, exc.text, extra=self.subject
+        )
         self.outbox.close("protocol error")
+
+    @property
+    def subject(self) -> dict[str, Any]:
+        """What a log line about this connection carries as fields."""
+        return {"connection": self.id, "peer": self.peer}
 
     def tick(self, now: float) -> None:
         self.outbox.tick(now)

@@ -1,0 +1,74 @@
+"""The entry point of `polybus`: finds the verb, runs it, and turns errors into one line and an exit code.
+
+Invariant: an error that polybus knows never ends in a traceback. The exit codes:
+
+    0  done
+    1  failed, for a reason that has no code of its own
+    2  wrong usage or configuration; nothing was started
+    3  nobody is there: no node, service, topic or group
+    4  refused: by policy, a limit or the present state
+    5  the time was over
+    130  interrupted by Ctrl-C
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Final
+
+import click
+
+from polybus import __version__
+from polybus.errors import ConfigError, NotReachable, PolybusError, Refused, TimedOut
+
+# verb: module of this package and the click command in it. A verb is imported when it is used, so that
+# `polybus version` does not pay for what `polybus serve` needs.
+VERBS: Final = {
+    "serve": ("serve", "serve"),
+    "config": ("config", "config"),
+    "errors": ("errors", "errors"),
+    "version": ("version", "version"),
+}
+
+EXIT_CODES: Final[tuple[tuple[type[PolybusError], int], ...]] = (
+    (ConfigError, 2),
+    (NotReachable, 3),
+    (Refused, 4),
+    (TimedOut, 5),
+)
+
+
+class Verbs(click.Group):
+    """A group whose verbs are imported on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, attribute = VERBS[cmd_name]
+        command = getattr(importlib.import_module(f"polybus.cli.{module}"), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="polybus")
+def polybus() -> None:
+    """One message bus that speaks the wires of five."""
+
+
+def exit_code(error: PolybusError) -> int:
+    """The exit code that stands for an error."""
+    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
+
+
+def main() -> None:
+    """Run the program named on the command line and exit."""
+    try:
+        polybus(prog_name="polybus")
+    except PolybusError as error:
+        click.echo(f"polybus: {error.text}", err=True)
+        sys.exit(exit_code(error))

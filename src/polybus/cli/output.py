@@ -1,0 +1,37 @@
+"""How verbs print: tables for people, JSON for programs.
+
+Invariant: with `--json` stdout holds one JSON value and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    """The flag `--json`, passed to the verb as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def print_json(value: object) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def print_table(rows: Sequence[dict[str, object]], as_json: bool) -> None:
+    """Rows under their keys as headings, aligned; nothing at all when there are none."""
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        return
+    lines = [[key.upper() for key in rows[0]], *([str(v) for v in row.values()] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(rows[0]))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())

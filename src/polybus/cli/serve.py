@@ -1,0 +1,67 @@
+"""`polybus serve`: runs a node until it is told to stop.
+
+Invariant: stdout gets one line `listening ADDRESS` per listener and then `ready`, once all of them
+accept; programs that start a node wait for that line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from polybus.server.config import Config
+from polybus.server.load import load
+from polybus.server.log import set_up_logging
+from polybus.server.malloc import tune_malloc
+from polybus.server.node import Node
+
+
+@click.command()
+@click.option("--listen", multiple=True, metavar="URL", help="Address to listen on; repeatable.")
+@click.option("--data", metavar="DIR", help="Folder of the durable topics.")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="TOML file to read.")
+@click.option("--check", is_flag=True, help="Check the configuration and exit.")
+def serve(listen: tuple[str, ...], data: str | None, file: Path | None, check: bool) -> None:
+    """Run a node until SIGTERM or Ctrl-C, which let what is in flight finish first."""
+    config = load(file, os.environ, {"listen": listen or None, "data": data}).config
+    if check:
+        Node(config)
+        click.echo("configuration is good")
+        return
+    set_up_logging(config.log)
+    tune_malloc()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(config))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(config: Config) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with Node(config) as node:
+        for address in node.addresses:
+            click.echo(f"listening {address}")
+        click.echo("ready")
+        stopping = asyncio.create_task(stop.wait())
+        running = asyncio.create_task(node.wait())
+        await asyncio.wait((stopping, running), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        running.cancel()
+        # A node that ended by itself has a reason, which must not get lost.
+        with contextlib.suppress(asyncio.CancelledError):
+            await running

@@ -1,0 +1,210 @@
+"""A running polybus: builds the parts, joins them, runs, drains and stops them.
+
+Invariant: this is the only module that knows all the parts. After `stop` returns nothing of the node is
+left: no task, no socket, no file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from polybus.core.policy import Policy
+from polybus.core.router import Router
+from polybus.errors import ConfigError
+from polybus.model.clock import Clock, SystemClock
+from polybus.server.config import Config
+from polybus.server.health import Health, LoopLag, State
+from polybus.server.wires import Wire, wires
+from polybus.transports.connection import Connection, Connections, SessionFactory
+from polybus.transports.listener import Listener
+from polybus.transports.memory import connect_memory
+from polybus.transports.outbox import Bounds, Budget
+from polybus.transports.session import Session
+from polybus.transports.sniff import Patience, Rule, Sniffer
+from polybus.transports.tls import server_context
+from polybus.transports.url import Address, parse_address
+
+log = logging.getLogger("polybus.node")
+
+TICK: Final = 0.1  # seconds; how late a call's deadline may be noticed
+SESSION_TICKS: Final = 10  # sessions count in seconds, so they get every tenth tick
+DRAIN_POLL: Final = 0.02
+CLOSE_GRACE: Final = 1.0  # for peers to take what is queued once their connection is told to close
+
+
+class Node:
+    """The whole bus in one object: `async with Node(config) as node: …`."""
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        clock: Clock | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        """Take the settings and check all that can be checked without touching the network.
+
+        Raises:
+            ConfigError: a bad address, an unknown protocol pin, or an unusable TLS file.
+        """
+        self.config = config or Config()
+        self.clock = clock or SystemClock()
+        self.router = Router(self.clock, policy)
+        limits = self.config.limits
+        self.connections = Connections(
+            self.clock,
+            Bounds(pending_bytes=limits.pending_bytes, write_timeout=limits.write_timeout),
+            Budget(limits.memory_budget),
+        )
+        self.wires: dict[str, Wire] = wires(self.router, self.config)
+        self._patience = Patience(limits.first_byte, limits.decide)
+        self._listeners = [self._listener(parse_address(text)) for text in self.config.listen]
+        self._lag = LoopLag()
+        self._state: State = "new"
+        self._ticking: asyncio.Task[None] | None = None
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen on every address; when this returns, all of them accept.
+
+        Raises:
+            ConfigError: an address is taken or cannot be bound; nothing is left open then.
+        """
+        started: list[Listener] = []
+        try:
+            for listener in self._listeners:
+                await listener.start()
+                started.append(listener)
+        except ConfigError:
+            for listener in started:
+                await listener.stop()
+            raise
+        self._ticking = asyncio.create_task(self._tick(), name="polybus tick")
+        self._state = "ready"
+
+    async def wait(self) -> None:
+        """Return never, or raise what ended the node from within."""
+        assert self._ticking is not None, "the node was not started"
+        await asyncio.shield(self._ticking)
+
+    async def drain(self) -> None:
+        """Take nothing new and let what is in flight finish, for at most `limits.drain`."""
+        if self._state != "ready":
+            return
+        self._state = "draining"
+        for listener in self._listeners:
+            listener.pause()
+        self.router.drain()
+        if not await _becomes(lambda: not self.pending_calls, self.config.limits.drain):
+            log.warning("%d calls were still in flight when the drain ended", self.pending_calls)
+
+    async def stop(self) -> None:
+        """Drain, close every connection, and give all addresses free. May be called twice."""
+        await self.drain()
+        self._state = "stopped"
+        for listener in self._listeners:
+            await listener.stop()
+        for connection in tuple(self.connections.open):
+            connection.outbox.close("node stopped")
+        if not await _becomes(lambda: not self.connections.open, CLOSE_GRACE):
+            for connection in tuple(self.connections.open):
+                connection.outbox.abort("node stopped")
+            await asyncio.sleep(0)
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    # -- faces -----------------------------------------------------------------------------------
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where the node listens, with the ports that were really taken."""
+        return [listener.address for listener in self._listeners]
+
+    @property
+    def pending_calls(self) -> int:
+        """Calls that wait for an answer, on any wire."""
+        return self.router.calls.pending + sum(wire.pending() for wire in self.wires.values())
+
+    def health(self) -> Health:
+        """The node at this moment."""
+        return Health(
+            self._state, len(self.connections.open), self.pending_calls, self._lag.worst_s
+        )
+
+    def connect_memory(
+        self, client: Connections, factory: SessionFactory, pin: str = ""
+    ) -> Connection:
+        """Join a client's session to this node inside the process; returns the client's connection.
+
+        Args:
+            client: The registry that the client's side belongs to.
+            factory: Makes the client's session.
+            pin: The protocol, as in an address; told from the first bytes when empty.
+        """
+        near, _far = connect_memory(self.connections, self._session_factory(pin), client, factory)
+        return near
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _listener(self, address: Address) -> Listener:
+        options = address.options
+        if address.scheme == "tls" and not (options.get("cert") and options.get("key")):
+            raise ConfigError(f"bad address {address}: a TLS listener needs cert=… and key=…")
+        tls = server_context(**options) if options else None
+        factory = self._session_factory(address.pin)
+        return Listener(address, self.connections, factory, tls, self._patience)
+
+    def _session_factory(self, pin: str) -> SessionFactory:
+        if pin:
+            if pin not in self.wires:
+                known = ", ".join(self.wires)
+                raise ConfigError(f"unknown protocol {pin!r} before the +; known are {known}")
+            return self.wires[pin].session
+        rules = [Rule(w.name, w.matches, w.session) for w in self.wires.values()]
+
+        def sniffed(connection: Connection) -> Session:
+            return Sniffer(connection, rules, self._patience)
+
+        return sniffed
+
+    async def _tick(self) -> None:
+        count = 0
+        while True:
+            self._lag.expect(self.clock.monotonic() + TICK)
+            await asyncio.sleep(TICK)
+            now = self.clock.monotonic()
+            self._lag.observe(now)
+            self.router.tick(now)
+            count += 1
+            if count % SESSION_TICKS == 0:
+                self.connections.tick(now)
+
+
+async def _becomes(condition: Callable[[], bool], within_s: float) -> bool:
+    """Whether a condition comes true in time.
+
+    Polled, since it is asked once in a node's life: an event would be paid for at every call.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + within_s
+    while not condition() and loop.time() < until:  # noqa: ASYNC110
+        await asyncio.sleep(DRAIN_POLL)
+    return condition()
