@@ -8,11 +8,10 @@ venv=$2
     echo "setup: $python is older than Python 3.11; name a newer one with PYTHON=..." >&2
     exit 1
 }
+# Debian keeps ensurepip in a package of its own, and says so in venv's error text.
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+# uv is only quicker; where it cannot reach what pip reaches (other certificates), pip does it.
 if command -v uv >/dev/null 2>&1; then
-    [ -x "$venv/bin/python" ] || uv venv --quiet --seed --python "$python" "$venv"
-    uv pip install --quiet --python "$venv/bin/python" -r requirements/dev.txt
-else
-    # Debian keeps ensurepip in a package of its own, and says so in venv's error text.
-    [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+    uv pip install --quiet --python "$venv/bin/python" -r requirements/dev.txt && exit 0
 fi
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
