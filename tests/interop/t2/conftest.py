@@ -1,0 +1,68 @@
+"""The real T2 parts: the crate's own program, a program on its client library, and both servers.
+
+The invariant: everything is built once, from pinned versions, outside the checkout.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.t2.servers import Server, polybus_server, real_server
+
+CRATE = "t2_bus@0.2.0"
+CACHE = Path(os.environ.get("POLYBUS_CACHE") or Path.home() / ".cache" / "polybus")
+TARGET = CACHE / "t2-target"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # The slow scenarios run beside all other tests and are only joined by theirs, which so go last.
+    items.sort(key=lambda item: "slow_run" in getattr(item, "fixturenames", ()))
+
+
+def cargo(*arguments: str | Path) -> None:
+    program = shutil.which("cargo")
+    if program is None:
+        pytest.skip("the real T2 parts are built with cargo, which is not installed")
+    subprocess.run(
+        [program, *arguments, "--target-dir", TARGET],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture(scope="session")
+def t2_program() -> Path:
+    """The real command line program and server."""
+    program = CACHE / "t2" / "bin" / "t2"
+    if not program.exists():
+        cargo("install", CRATE, "--root", CACHE / "t2")
+    return program
+
+
+@pytest.fixture(scope="session")
+def t2_peer() -> Path:
+    """The scenarios on the real client library."""
+    manifest = Path(__file__).parent / "peer" / "Cargo.toml"
+    cargo("build", "--release", "--manifest-path", manifest)
+    return TARGET / "release" / "t2-peer"
+
+
+@pytest.fixture
+def real_t2(t2_program: Path) -> Iterator[Server]:
+    """A real server of the test's own; `.addresses` has its "tcp" and "unix" address."""
+    with real_server(t2_program) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def polybus_t2() -> Iterator[Server]:
+    """One polybus for all scenarios: that they do not disturb each other is part of the test."""
+    with polybus_server() as server:
+        yield server
