@@ -84,6 +84,11 @@ def test_port_0_takes_a_free_port_and_prints_it(tmp_path):
         socket.create_connection(("127.0.0.1", port_of(where[0]))).close()
 
 
+def test_gsb_url_adds_a_listener_pinned_to_gsb(tmp_path):
+    with started("--listen", ANY_PORT, cwd=tmp_path, GSB_URL=ANY_PORT) as (_, where):
+        assert [address.split(":")[0] for address in where] == ["tcp", "gsb+tcp"]
+
+
 def test_a_busy_port_is_one_line_and_code_2(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         url = f"tcp://127.0.0.1:{busy.getsockname()[1]}"

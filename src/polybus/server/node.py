@@ -18,7 +18,7 @@ from polybus.errors import ConfigError
 from polybus.model.clock import Clock, SystemClock
 from polybus.server.config import Config
 from polybus.server.health import Health, LoopLag, State
-from polybus.server.wires import Wire, wires
+from polybus.server.wires import Pinned, Wire, wires
 from polybus.transports.connection import Connection, Connections, SessionFactory
 from polybus.transports.listener import Listener
 from polybus.transports.memory import connect_memory
@@ -173,17 +173,17 @@ class Node:
         return Listener(address, self.connections, factory, tls, self._patience)
 
     def _session_factory(self, pin: str) -> SessionFactory:
-        if pin:
-            if pin not in self.wires:
-                known = ", ".join(self.wires)
-                raise ConfigError(f"unknown protocol {pin!r} before the +; known are {known}")
-            return self.wires[pin].session
-        rules = [Rule(w.name, w.matches, w.session) for w in self.wires.values()]
+        if pin and pin not in self.wires:
+            known = ", ".join(self.wires)
+            raise ConfigError(f"unknown protocol {pin!r} before the +; known are {known}")
+        rules = [Rule(w.name, w.matches, w.serve) for w in self.wires.values()]
 
-        def sniffed(connection: Connection) -> Session:
+        def session(connection: Connection) -> Session:
+            if pin:
+                return Pinned(connection, self.wires[pin])
             return Sniffer(connection, rules, self._patience)
 
-        return sniffed
+        return session
 
     async def _tick(self) -> None:
         count = 0

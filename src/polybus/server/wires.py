@@ -9,8 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from polybus.core.router import Router
+from polybus.protocols.gsb import wire as gsb_wire
+from polybus.protocols.gsb.room import GsbOptions, GsbRoom
+from polybus.protocols.gsb.session import GsbSession
 from polybus.server.config import Config
-from polybus.transports.connection import SessionFactory
+from polybus.server.identity import identity_of
+from polybus.transports.connection import Connection
+from polybus.transports.outbox import Outbox
+from polybus.transports.session import Session
 
 
 def _nothing_pending() -> int:
@@ -23,12 +29,54 @@ class Wire:
 
     name: str
     matches: Callable[[bytes], bool | None]
-    session: SessionFactory
+    serve: Callable[[Connection], Session]
+    """Makes the session of a connection that is up."""
     pending: Callable[[], int] = _nothing_pending
     """Calls in flight that the room keeps in a table of its own instead of the core's."""
 
 
+class Pinned:
+    """Stands in for the session of a pinned listener until the connection is up.
+
+    A session is made from the peer's identity, which only an open connection has.
+    """
+
+    def __init__(self, connection: Connection, wire: Wire) -> None:
+        self._connection = connection
+        self._wire = wire
+
+    def connection_made(self, outbox: Outbox) -> None:
+        self._connection.session = self._wire.serve(self._connection)
+        self._connection.session.connection_made(outbox)
+
+    # Nothing but `connection_made` can come first.
+    def data_received(self, data: bytes) -> None:
+        raise AssertionError("data before the connection was made")
+
+    def eof_received(self) -> None:
+        raise AssertionError("end of data before the connection was made")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        raise AssertionError("end before the connection was made")
+
+    def tick(self, now: float) -> None:
+        raise AssertionError("tick before the connection was made")
+
+
 def wires(router: Router, config: Config) -> dict[str, Wire]:
     """Every wire of a node by the name that pins it in an address."""
-    found: list[Wire] = []
-    return {wire.name: wire for wire in found}
+    return {wire.name: wire for wire in (_gsb(router, config),)}
+
+
+def _gsb(router: Router, config: Config) -> Wire:
+    limits = config.limits
+    options = GsbOptions(limits.max_frame, config.gsb.ping_timeout, limits.forward_timeout)
+    room = GsbRoom(router, options)
+
+    def serve(connection: Connection) -> Session:
+        return GsbSession(room, identity_of(connection), connection.peer)
+
+    def pending() -> int:
+        return sum(e.in_flight for e in router.endpoints if isinstance(e, GsbSession))
+
+    return Wire("gsb", gsb_wire.sniff, serve, pending)
