@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 
 from polybus.core.endpoint import Endpoint
+from polybus.core.services import Registration
 from polybus.model.ids import counter
 from polybus.model.message import Call, Reply, Status
 
@@ -28,9 +29,11 @@ class Calls:
         self._deadlines: list[tuple[float, int, Call]] = []
         self.pending = 0
 
-    def open(self, call: Call, service: Endpoint, now: float) -> None:
+    def open(self, call: Call, registration: Registration, now: float) -> None:
         """Note a call that is about to be delivered."""
+        service = registration.endpoint
         call.id = self._next_id()
+        call.registration = registration
         call.service = service
         call.started = now
         if not call.wants_reply:

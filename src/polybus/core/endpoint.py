@@ -110,6 +110,11 @@ class Endpoint:
         """Pass a durable record to a member of a group; confirmed by `Groups.ack` or as its wire has it."""
         raise NotImplementedError
 
+    @property
+    def in_flight(self) -> int:
+        """How many calls wait for an answer of this party; a drain waits for them."""
+        return len(self.calls_taken or ())
+
     def cancel_call(self, call: Call) -> None:
         """The caller has gone or the deadline has passed: tell the service where the wire can say so (default:
         no)."""

@@ -82,8 +82,10 @@ class Router:
         """Who answers a call of this endpoint to `name`; right until `services.epoch` or `policy.epoch` changes.
 
         Raises:
-            NoSuchService, NotAuthorized.
+            NoSuchService, NotAuthorized, Draining.
         """
+        if self.draining:
+            raise Draining("the node is stopping")
         self.check(endpoint.identity, "call", name if shared is None else shared)
         found = self.services.find(endpoint.wire, name, shared)
         if found is None:
@@ -99,11 +101,9 @@ class Router:
         Raises:
             NoSuchService, NotAuthorized, Draining: no reply will come.
         """
-        if self.draining:
-            raise Draining("the node is stopping")
         registration = self.route(call.caller, call.name if name is None else name, call.name)
         registration.traffic.calls += 1
-        self.calls.open(call, registration.endpoint, self.clock.monotonic())
+        self.calls.open(call, registration, self.clock.monotonic())
         registration.endpoint.deliver_call(call)
 
     def reply(self, reply: Reply) -> bool:
@@ -181,3 +181,4 @@ class Router:
     def drain(self) -> None:
         """Take nothing new from now on; calls that are open may still end."""
         self.draining = True
+        self.services.epoch += 1  # cached routes were found by a node that still took calls

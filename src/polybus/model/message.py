@@ -59,8 +59,9 @@ class Carried:
 class Call(Carried):
     """One request.
 
-    The caller's room creates it and keeps what it needs to answer its client in `token`; the core sets `id`, `service`
-    and `open`. `caller` and `service` are endpoints; the model does not know more of them.
+    The caller's room creates it and keeps what it needs to answer its client in `token`; the core sets `id`,
+    `registration`, `service` and `open`. `caller` and `service` are endpoints, `registration` is the name that answers;
+    the model does not know more of them.
     """
 
     __slots__ = (
@@ -70,6 +71,7 @@ class Call(Carried):
         "key",
         "name",
         "open",
+        "registration",
         "service",
         "started",
         "token",
@@ -98,6 +100,7 @@ class Call(Carried):
         self.wants_reply = wants_reply
         self.id = 0
         self.key: Any = None  # the service's room may keep its own id of the call here
+        self.registration: Any = None
         self.service: Any = None
         self.started = 0.0
         self.open = False

@@ -1,0 +1,1 @@
+"""The Golem Service Bus: everything that knows its wire."""

@@ -1,0 +1,435 @@
+"""One client of the Golem Service Bus, seen from the router (protocol page GSB).
+
+Invariant: exactly one reply per request, in the order of the requests of one kind, since the client keeps one
+queue per kind and no ids.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polybus.core.endpoint import ANONYMOUS, Identity
+from polybus.errors import Draining, NameTaken, NoSuchService, NotAuthorized, RemoteProtocolError
+from polybus.model.message import Call, Publication
+from polybus.protocols.gsb.names import to_shared
+from polybus.protocols.gsb.party import GsbParty
+from polybus.protocols.gsb.relay import CallTemplate, ReplyTemplate, Route, relay
+from polybus.protocols.gsb.room import WIRE, GsbRoom
+from polybus.protocols.gsb.wire import (
+    BAD_REQUEST,
+    CONFLICT,
+    CURRENT,
+    NOT_FOUND,
+    OK,
+    SERVICE_FAILURE,
+    CallRequest,
+    Kind,
+    encode_code,
+    parse_broadcast,
+    parse_call,
+    parse_empty,
+    parse_hello,
+    parse_name,
+    parse_reply,
+    tell_framing,
+)
+from polybus.transports.outbox import Outbox
+
+MAX_ROUTES: Final = 1024  # cached addresses per connection
+
+UNKNOWN_ADDRESS: Final = b"endpoint address not found"
+STOPPING: Final = b"router is stopping"
+
+# Only these reach a router; a client that sends any other kind is closed (protocol page §11).
+_CLIENT_KINDS: Final = frozenset(
+    {
+        Kind.HELLO,
+        Kind.REGISTER_REQUEST,
+        Kind.UNREGISTER_REQUEST,
+        Kind.CALL_REQUEST,
+        Kind.CALL_REPLY,
+        Kind.SUBSCRIBE_REQUEST,
+        Kind.UNSUBSCRIBE_REQUEST,
+        Kind.BROADCAST_REQUEST,
+        Kind.PING,
+        Kind.PONG,
+    }
+)
+
+
+class GsbSession(GsbParty):
+    """Session and endpoint in one: what it reads it routes, what is routed to it it writes."""
+
+    __slots__ = (
+        "_alive",
+        "_departures",
+        "_have",
+        "_last_seen",
+        "_need",
+        "_parts",
+        "_pinged",
+        "_recipients",
+        "_routes",
+        "_routes_epoch",
+        "_subscriptions_epoch",
+        "call_cut",
+        "call_templates",
+        "reply_cut",
+        "reply_templates",
+    )
+
+    def __init__(self, room: GsbRoom, identity: Identity = ANONYMOUS, peer: str = "") -> None:
+        super().__init__(room, identity, peer)
+        # Input that is not a whole frame yet
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 0
+        # What was learnt of this client's traffic; valid while the epochs stand
+        self.call_templates: dict[bytes, CallTemplate] = {}
+        self.reply_templates: dict[bytes, ReplyTemplate] = {}
+        self.call_cut = 0
+        self.reply_cut = 0
+        self._routes: dict[bytes, Route | None] = {}
+        self._routes_epoch = (-1, -1)
+        self._recipients: dict[bytes, tuple[GsbParty, ...] | None] = {}
+        self._subscriptions_epoch = (-1, -1)
+        # Life
+        self._alive = True
+        self._last_seen = 0.0
+        self._pinged = False
+        self._departures = room.departures
+
+    # -- Session --
+
+    def connection_made(self, outbox: Outbox) -> None:
+        self.outbox = outbox
+        self._last_seen = self._router.clock.monotonic()
+        self._router.attach(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.stopped:
+            return
+        self._alive = True
+        self.traffic.bytes_in += len(data)
+        if self._have:
+            # A large frame comes in many pieces: they are joined once, when it is whole.
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._have = 0
+        try:
+            if self.framing is None:
+                self._begin(data)
+            if self.framing is CURRENT:
+                self._refresh()
+                pos = relay(self, data)
+            else:
+                pos = self._take_all(data)
+            if not self.stopped:
+                self._keep(data, pos)
+        finally:
+            self._room.flush(self)
+
+    def eof_received(self) -> None:
+        """Half-close counts as full close (protocol page §11)."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stopped = True
+        self.leave()
+        self._room.flush()
+
+    def tick(self, now: float) -> None:
+        room = self._room
+        if self._alive:
+            self._alive = False
+            self._pinged = False
+            self._last_seen = now
+        silent = now - self._last_seen
+        if silent >= 2 * room.options.ping_timeout:
+            self.outbox.close("silent for too long")
+        elif silent >= room.options.ping_timeout and not self._pinged and self.framing is not None:
+            self._pinged = True
+            self.enqueue(self.framing.encode(Kind.PING, b""))
+        if self._departures != room.departures:
+            self._departures = room.departures
+            self._forget_departed()
+        if self._stalled:
+            self._fail_stalled(now)
+        room.flush()
+
+    # -- input --
+
+    def _begin(self, data: bytes) -> None:
+        self.framing = tell_framing(data)
+        if self.framing is CURRENT:
+            # Held back until the first frame has told the framing: a legacy client must never see a Hello.
+            self.enqueue(self._room.hello)
+
+    def _keep(self, data: bytes, pos: int) -> None:
+        """Keep the beginning of a frame that is not whole yet."""
+        rest = len(data) - pos
+        if not rest:
+            return
+        framing = self.framing
+        if framing is None:
+            self._need = 5
+        elif rest < framing.header:
+            self._need = framing.header
+        else:
+            self._need = framing.length(data, pos)
+            if self._need == rest:  # nothing but a header
+                raise RemoteProtocolError("a frame of length 0")
+            if self._need > self.max_frame:
+                raise RemoteProtocolError(
+                    f"a frame of {self._need} bytes is over the limit of {self.max_frame}"
+                )
+        self._parts.append(data[pos:])
+        self._have = rest
+
+    def _take_all(self, data: bytes) -> int:
+        """All whole frames, one by one: the way for the legacy framing."""
+        framing = self.framing
+        pos, size = 0, len(data)
+        while framing is not None and size - pos >= framing.header and not self.stopped:
+            length = framing.length(data, pos)
+            if length > self.max_frame or pos + length > size:
+                break
+            self.take(data[pos : pos + length])
+            pos += length
+        return pos
+
+    def take(self, frame: bytes) -> None:
+        """Handle one whole frame by parsing it."""
+        assert self.framing is not None
+        self.traffic.messages_in += 1
+        kind, body = self.framing.parse(frame)
+        if kind not in _CLIENT_KINDS:
+            raise RemoteProtocolError(f"a client may not send {kind.name}")
+        match kind:
+            case Kind.CALL_REQUEST:
+                self._call(frame, body)
+            case Kind.CALL_REPLY:
+                self._reply(frame, body)
+            case Kind.BROADCAST_REQUEST:
+                self._broadcast(frame, body)
+            case Kind.HELLO:
+                self._hello(body)
+            case Kind.REGISTER_REQUEST:
+                self._answer(Kind.REGISTER_REPLY, *self._register(parse_name(body)))
+            case Kind.UNREGISTER_REQUEST:
+                name = parse_name(body)
+                found = self._router.unregister(self, name)
+                self._answer(Kind.UNREGISTER_REPLY, OK if found else NOT_FOUND)
+            case Kind.SUBSCRIBE_REQUEST:
+                self._answer(Kind.SUBSCRIBE_REPLY, *self._subscribe(parse_name(body)))
+            case Kind.UNSUBSCRIBE_REQUEST:
+                self._answer(Kind.UNSUBSCRIBE_REPLY, self._unsubscribe(parse_name(body)))
+            case Kind.PING:
+                # Answered with Ping: the real client takes a Pong for a fault (protocol page §8).
+                parse_empty(body)
+                self.enqueue(self.framing.encode(Kind.PING, b""))
+            case Kind.PONG:
+                parse_empty(body)
+        self._refresh()
+
+    def _answer(self, kind: Kind, code: int, message: str = "") -> None:
+        assert self.framing is not None
+        self.enqueue(self.framing.encode(kind, encode_code(code, message)))
+
+    def _hello(self, body: bytes) -> None:
+        hello = parse_hello(body)
+        if self.instance_id is not None:
+            raise RemoteProtocolError("a second Hello")
+        self.instance_id = hello.instance_id
+        older = self._room.instances.get(hello.instance_id)
+        self._room.instances[hello.instance_id] = self
+        if older is not None:
+            # A client that came back with its id: the half-dead old connection must not keep its names.
+            older.stopped = True
+            older.leave()
+            older.outbox.close("taken over by a newer connection")
+
+    def _register(self, name: str) -> tuple[int, str]:
+        try:
+            self._router.register(self, name, to_shared(name), prefix=True)
+        except NameTaken:
+            return CONFLICT, ""
+        except (NotAuthorized, Draining) as exc:
+            return BAD_REQUEST, exc.text
+        return OK, ""
+
+    def _subscribe(self, topic: str) -> tuple[int, str]:
+        shared = to_shared(topic)
+        try:
+            self._router.subscribe(self, topic, shared)
+        except NotAuthorized as exc:
+            return BAD_REQUEST, exc.text
+        if shared is not None and shared != topic:
+            if self._topics is None:
+                self._topics = {}
+            self._topics[shared] = topic
+        return OK, ""
+
+    def _unsubscribe(self, topic: str) -> int:
+        shared = to_shared(topic)
+        if not self._router.unsubscribe(self, topic, shared):
+            return NOT_FOUND
+        if shared is not None and self._topics is not None:
+            self._topics.pop(shared, None)
+        return OK
+
+    # -- calls --
+
+    def fast_route(self, caller: bytes, address: bytes) -> Route | None:
+        """Where calls to an address go if that is a connection of the same framing; None sends them the long way."""
+        routes = self._routes
+        if address in routes:
+            route = routes[address]
+        else:
+            if len(routes) >= MAX_ROUTES:
+                routes.clear()
+            route = routes[address] = self._find_route(address)
+        if route is not None and not caller.isascii():
+            try:
+                caller.decode()
+            except UnicodeDecodeError:
+                return None
+        return route
+
+    def _find_route(self, address: bytes) -> Route | None:
+        try:
+            name = address.decode()
+            found = self._router.route(self, name, to_shared(name))
+        except (UnicodeDecodeError, NoSuchService, NotAuthorized, Draining):
+            return None
+        target = found.endpoint
+        if isinstance(target, GsbParty) and target.framing is CURRENT:
+            return Route(target, found.traffic)
+        return None
+
+    def _call(self, frame: bytes, body: bytes) -> None:
+        request = parse_call(body)
+        try:
+            found = self._router.route(self, request.address, to_shared(request.address))
+        except NoSuchService:
+            self._fail(request, BAD_REQUEST, UNKNOWN_ADDRESS)
+        except NotAuthorized as exc:
+            self._fail(request, BAD_REQUEST, exc.text.encode())
+        except Draining:
+            self._fail(request, SERVICE_FAILURE, STOPPING)
+        else:
+            target = found.endpoint
+            if isinstance(target, GsbParty):
+                found.traffic.calls += 1
+                self._forward(request, frame, body, target)
+            else:
+                self._bridge(request)
+
+    def _fail(self, request: CallRequest, code: int, text: bytes) -> None:
+        self.traffic.failures += 1
+        if not request.no_reply:
+            self.send_reply(request.request_id, code, text)
+
+    def _forward(self, request: CallRequest, frame: bytes, body: bytes, target: GsbParty) -> None:
+        """To another client of this wire: verbatim, unless the framings or the request ids are in the way."""
+        assert target.framing is not None
+        key = request.request_id.encode()
+        if not request.no_reply:
+            plain = self.framing is target.framing
+            taken = target.pending(request.request_id)
+            if taken is self and plain:
+                pass  # the same client again with the same id: one answer, as upstream
+            elif taken is None and plain:
+                target.serving[key] = self
+            else:
+                target.enqueue(target.rewrite(request, self))
+                return
+        if target.framing is not self.framing:
+            frame = target.framing.encode(Kind.CALL_REQUEST, body)
+        target.enqueue(frame)
+
+    def _bridge(self, request: CallRequest) -> None:
+        """To a service of another wire."""
+        name = to_shared(request.address)
+        assert name is not None
+        call = Call(
+            self,
+            name,
+            request.data,
+            token=request.request_id,
+            wants_reply=not request.no_reply,
+        )
+        try:
+            self._router.call(call, request.address)
+        except (NoSuchService, NotAuthorized, Draining) as exc:
+            self._fail(request, SERVICE_FAILURE, exc.text.encode())
+
+    def _reply(self, frame: bytes, body: bytes) -> None:
+        reply = parse_reply(body)
+        key = reply.request_id.encode()
+        caller = self.serving.get(key)
+        if caller is None:
+            self.answer_bridged(reply.request_id, reply.code, reply.data, reply.partial)
+            return
+        if not reply.partial:
+            del self.serving[key]
+        caller.enqueue(frame)
+
+    # -- broadcasts --
+
+    def recipients(self, topic: bytes) -> tuple[GsbParty, ...] | None:
+        """Who gets a broadcast if all of them speak the current framing; None sends it the long way."""
+        cache = self._recipients
+        if topic in cache:
+            return cache[topic]
+        if len(cache) >= MAX_ROUTES:
+            cache.clear()
+        found = cache[topic] = self._find_recipients(topic)
+        return found
+
+    def _find_recipients(self, topic: bytes) -> tuple[GsbParty, ...] | None:
+        try:
+            name = topic.decode()
+        except UnicodeDecodeError:
+            return None
+        shared = to_shared(name)
+        if not self._router.policy.may(self.identity, "publish", shared or name):
+            return None
+        found = tuple(self._router.recipients(WIRE, name, shared))
+        fast = tuple(e for e in found if isinstance(e, GsbParty) and e.framing is CURRENT)
+        return fast if len(fast) == len(found) else None
+
+    def acknowledge_broadcasts(self, count: int) -> None:
+        """One reply per broadcast."""
+        self.enqueue(_BROADCAST_OK * count, count)
+
+    def _broadcast(self, frame: bytes, body: bytes) -> None:
+        request = parse_broadcast(body)
+        publication = Publication(
+            self, request.topic, to_shared(request.topic), request.data, wire=WIRE, frame=frame
+        )
+        try:
+            self._router.publish(publication)
+        except NotAuthorized as exc:
+            self._answer(Kind.BROADCAST_REPLY, BAD_REQUEST, exc.text)
+        else:
+            self._answer(Kind.BROADCAST_REPLY, OK)
+
+    def _refresh(self) -> None:
+        """Drop what was learnt under an older epoch."""
+        router = self._router
+        epoch = (router.services.epoch, router.policy.epoch)
+        if epoch != self._routes_epoch:
+            self._routes_epoch = epoch
+            self._routes.clear()
+            self.call_templates.clear()
+        epoch = (router.subscription_epoch, router.policy.epoch)
+        if epoch != self._subscriptions_epoch:
+            self._subscriptions_epoch = epoch
+            self._recipients.clear()
+
+
+_BROADCAST_OK: Final = CURRENT.encode(Kind.BROADCAST_REPLY, b"")
