@@ -100,6 +100,8 @@ class Node:
         for listener in self._listeners:
             listener.pause()
         self.router.drain()
+        # Sessions whose wire can say goodbye do so at their next tick.
+        self.connections.tick(self.clock.monotonic())
         if not await _becomes(lambda: not self.pending_calls, self.config.limits.drain):
             log.warning("%d calls were still in flight when the drain ended", self.pending_calls)
 

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from polybus.core.endpoint import Identity
 from polybus.core.router import Router
+from polybus.core.subscriptions import PATTERNS
 from polybus.protocols.gsb import wire as gsb_wire
 from polybus.protocols.gsb.room import GsbOptions, GsbRoom
 from polybus.protocols.gsb.session import GsbSession
+from polybus.protocols.native import wire as native_wire
+from polybus.protocols.native.session import NativeSession
+from polybus.protocols.native.settings import Settings
 from polybus.server.config import Config
 from polybus.server.identity import identity_of
 from polybus.transports.connection import Connection
@@ -65,7 +70,20 @@ class Pinned:
 
 def wires(router: Router, config: Config) -> dict[str, Wire]:
     """Every wire of a node by the name that pins it in an address."""
-    return {wire.name: wire for wire in (_gsb(router, config),)}
+    return {wire.name: wire for wire in (_native(router, config), _gsb(router, config))}
+
+
+def _native(router: Router, config: Config) -> Wire:
+    def identify(connection: Connection, token: str) -> Identity:
+        return identity_of(connection)
+
+    settings = Settings(config.limits.max_frame, config.limits.forward_timeout, identify)
+    router.add_wire(NativeSession.wire, PATTERNS)
+
+    def serve(connection: Connection) -> Session:
+        return NativeSession(connection, router, settings)
+
+    return Wire("native", native_wire.matches, serve)
 
 
 def _gsb(router: Router, config: Config) -> Wire:
