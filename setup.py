@@ -35,7 +35,12 @@ def hot_extensions() -> list[Extension]:
         for m in present
     ]
     built: list[Extension] = cythonize(
-        extensions, build_dir="build/cython", language_level=3, quiet=True
+        extensions,
+        build_dir="build/cython",
+        language_level=3,
+        quiet=True,
+        # The annotations speak to mypy (`int` there is no C type); the C types are in the `.pxd`.
+        compiler_directives={"annotation_typing": False},
     )
     return built
 
