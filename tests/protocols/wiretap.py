@@ -1,11 +1,13 @@
 """A connection whose network is two lists: what the test feeds in, and what the session wrote.
 
-It uses the real Connection, Outbox and Session; only the event loop's transport is replaced, as that is where the machine begins.
+It uses the real Connection, Outbox and Session; only the event loop's transport is replaced, as that is where
+the machine begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 from polybus.transports.connection import Connection, Connections, SessionFactory
@@ -22,7 +24,7 @@ class WireTap:
         self.closed = False
         self.reading = True
         self.high = 1 << 62
-        self.protocol: Connection | None = None
+        self.protocol: Connection
 
     def write(self, data: bytes) -> None:
         if self.closed:
@@ -82,7 +84,7 @@ class Peer:
     def send(self, data: bytes, splits: Iterable[int] = ()) -> None:
         """Feed bytes, cut at the given positions; a connection that was closed takes nothing more."""
         cuts = [0, *sorted(splits), len(data)]
-        for start, end in zip(cuts, cuts[1:], strict=False):
+        for start, end in pairwise(cuts):
             if start < end and not self.closed:
                 self.connection.data_received(bytes(data[start:end]))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +23,9 @@ NAMES = [vector["name"] for vector in VECTORS]
 PING_EVERY = {"router-ping": GsbOptions(ping_timeout=1.0)}
 
 
-def replay(vector: dict, cut) -> tuple[dict[str, bytes], dict[str, bytes], Bus]:
+def replay(
+    vector: dict[str, Any], cut: Callable[[int], list[int]]
+) -> tuple[dict[str, bytes], dict[str, bytes], Bus]:
     """Feed the client's side; what each client should have got, what it got, and the bus afterwards."""
     bus = Bus(ManualClock(), PING_EVERY.get(vector["name"]))
     clients: dict[str, Client] = {}
@@ -80,8 +84,9 @@ def test_any_split_of_the_input_gives_the_same_result(data):
     vector = data.draw(st.sampled_from(VECTORS), label="session")
 
     def cut(length: int) -> list[int]:
-        return data.draw(st.lists(st.integers(0, length), max_size=6))
+        cuts: list[int] = data.draw(st.lists(st.integers(0, length), max_size=6))
+        return cuts
 
-    expected, got, _bus = replay(vector, whole)
+    _expected, got, _bus = replay(vector, whole)
     _expected, split, _bus = replay(vector, cut)
     assert got == split

@@ -230,7 +230,9 @@ def field_at(data: bytes, pos: int, end: int, tag: int) -> tuple[int, int]:
     if pos >= end or data[pos] != tag:
         return pos, pos
     length, at = varint_at(data, pos + 1, end)
-    return (at, at + length) if length >= 0 else (pos, pos)
+    if length < 0:
+        return pos, pos
+    return at, at + length
 
 
 def varint_at(data: bytes, pos: int, end: int) -> tuple[int, int]:
@@ -243,7 +245,8 @@ def varint_at(data: bytes, pos: int, end: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            # A padded number would not survive re-encoding: leave it to the full parser.
-            return (-1, pos) if byte == 0 and shift else (value, at)
+            if byte == 0 and shift:
+                break  # a padded number would not survive re-encoding: leave it to the full parser
+            return value, at
         shift += 7
     return -1, pos
