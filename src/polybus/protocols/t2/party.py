@@ -1,0 +1,181 @@
+"""One client of the T2 Bus as the others see it: what they send to it.
+
+Invariants: each party gets one write per batch, in the order in which messages were numbered; nothing larger than a
+frame and no topic that the real client would stop at is ever sent to it.
+"""
+
+from __future__ import annotations
+
+from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
+from polybus.errors import PolybusError
+from polybus.model.message import Call, Publication, Reply, Status
+from polybus.protocols.t2.names import from_shared
+from polybus.protocols.t2.relay import MAX_TAIL, Route, frame_head
+from polybus.protocols.t2.room import WIRE, T2Room
+from polybus.protocols.t2.wire import (
+    CLIENT_KINDS,
+    EMPTY,
+    MAX_BODY,
+    OK,
+    TIMEOUT,
+    decode_data,
+    encode_data,
+    parse_message,
+    payload_content,
+    response_content,
+)
+from polybus.transports.outbox import Outbox
+
+
+class Asked:
+    """What a requester needs to get its answer from another wire; `parts` collects a streamed one."""
+
+    __slots__ = ("message_id", "parts", "size")
+
+    def __init__(self, message_id: bytes) -> None:
+        self.message_id = message_id
+        self.parts: list[bytes] = []
+        self.size = 0
+
+
+class T2Party(Endpoint):
+    """The endpoint half of a connection; the session half reads."""
+
+    wire = WIRE
+    __slots__ = (
+        "acks",
+        "asked",
+        "asking",
+        "number",
+        "outbox",
+        "queue",
+        "room",
+        "routes",
+        "stopped",
+    )
+
+    def __init__(self, room: T2Room, identity: Identity = ANONYMOUS, peer: str = "") -> None:
+        super().__init__(identity, peer)
+        self.room = room
+        self.routes: dict[bytes, Route] = room.routes_of(identity)
+        self.outbox: Outbox = None  # type: ignore[assignment]  # set when the connection is made
+        self.queue: list[bytes] = []
+        """Output of the present batch: Acks in one piece, all other messages in two."""
+        self.acks = 0
+        self.asked = 0  # requests it has to answer
+        self.asking = 0  # requests it waits for
+        self.number = room.next_number()
+        self.stopped = False
+
+    # -- output --
+
+    def enqueue(self, content: bytes) -> None:
+        """Queue one message; it is written at the end of the present batch."""
+        if not self.queue:
+            self.room.waiting.append(self)
+        self.queue.append(frame_head(self.room.take_id(), len(content)))
+        self.queue.append(content)
+
+    def write_queue(self) -> None:
+        """Write what was queued, in one piece."""
+        queue = self.queue
+        data = b"".join(queue)
+        traffic = self.traffic
+        traffic.messages_in += self.acks  # every message gets exactly one
+        traffic.messages_out += (len(queue) + self.acks) >> 1
+        traffic.bytes_out += len(data)
+        self.acks = 0
+        queue.clear()
+        self.outbox.write(data)
+
+    def offer(self, frame: bytes, sender: Endpoint) -> bool:
+        """Send to a party that does not keep up: False when the sender's share of its queue is used up."""
+        if self.queue:
+            self.room.waiting.remove(self)
+            self.write_queue()
+        if not self.outbox.offer(frame, sender.id):
+            self.traffic.dropped += 1
+            return False
+        self.traffic.messages_out += 1
+        self.traffic.bytes_out += len(frame)
+        return True
+
+    def send_timeout(self, message_id: bytes) -> None:
+        """The answer that says nobody answered."""
+        self.enqueue(response_content(message_id, TIMEOUT, EMPTY, False))
+
+    # -- Endpoint --
+
+    def deliver_call(self, call: Call) -> None:
+        """A call from another wire becomes a request with an id of ours."""
+        room = self.room
+        topic = from_shared(call.name)
+        content = payload_content("Req", topic or "", encode_data(call.payload), False)
+        if topic is None or len(content) > MAX_TAIL:
+            room.router.fail(call, Status.TOO_LARGE, b"the payload is larger than a T2 frame")
+            return
+        head = room.free_head(len(content))
+        room.take_id()
+        if not self.offer(head + content, call.caller):
+            room.router.fail(call, Status.STALLED, b"the service does not take its requests")
+        elif call.wants_reply:
+            call.key = head[8:]
+            room.pending[call.key] = (None, call, self, room.clock() + room.request_timeout)
+            self.asked += 1
+
+    def cancel_call(self, call: Call) -> None:
+        # This wire cannot say "cancel"; without the entry the late answer gets InvalidRequestId.
+        if self.room.pending.pop(call.key, None) is not None:
+            self.asked -= 1
+
+    def deliver_reply(self, reply: Reply) -> None:
+        """The answer to a request that another wire served; parts are joined, failures are the wire's Timeout."""
+        asked: Asked = reply.call.token
+        if reply.status is Status.OK:
+            asked.parts.append(reply.payload)
+            asked.size += len(asked.parts[-1])
+        if asked.size > MAX_BODY:
+            self.room.router.cancel(reply.call)
+            self.send_timeout(asked.message_id)
+        elif reply.final:
+            self._answer(asked, reply.status)
+        self.room.flush()
+
+    def _answer(self, asked: Asked, status: Status) -> None:
+        data = encode_data(b"".join(asked.parts))
+        content = response_content(asked.message_id, OK, data, False)
+        if status is Status.OK and len(content) <= MAX_TAIL:
+            self.enqueue(content)
+        else:
+            self.send_timeout(asked.message_id)
+
+    def deliver_publication(self, publication: Publication) -> bool:
+        if publication.wire == WIRE:
+            content = publication.frame
+        else:
+            topic = from_shared(publication.name)
+            if topic is None:
+                return False
+            content = payload_content("Pub", topic, encode_data(publication.payload), False)
+        if len(content) > MAX_TAIL:
+            self.traffic.dropped += 1
+            return False
+        frame = frame_head(self.room.take_id(), len(content)) + content
+        return self.offer(frame, publication.publisher)
+
+    def close(self, reason: str) -> None:
+        self.stopped = True
+        self.room.flush()
+        self.outbox.close(reason)
+
+
+def payload_of(content: bytes) -> bytes:
+    """The plain payload in the content of a frame, for readers of other wires.
+
+    What is marked as compressed and cannot be unpacked is passed on as it is: the T2 server never looks inside.
+    """
+    message = parse_message(b"\xa2bid\x00" + content, CLIENT_KINDS)
+    try:
+        return message.payload()
+    except PolybusError:
+        return decode_data(message.data)

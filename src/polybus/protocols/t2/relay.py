@@ -1,0 +1,319 @@
+"""The hot loop: publications, requests and responses between T2 clients, forwarded without decoding.
+
+Only frames in the real client's own field order, whose payload ends exactly at the frame's end, are handled here;
+everything else goes to `session.take`, which parses in full. Invariant: for every input the two ways give the same
+result. A forwarded frame is a new head (length and id) and the rest of the old frame.
+
+Plain typed Python which Cython also compiles (`relay.pxd` has the C types): no closures, no generators.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from polybus.errors import RemoteProtocolError
+from polybus.protocols.t2.cbor import is_byte_array
+
+if TYPE_CHECKING:
+    from polybus.core.endpoint import Endpoint, Traffic
+    from polybus.protocols.t2.party import T2Party
+    from polybus.protocols.t2.session import T2Session
+
+MAX_BODY = 1 << 20
+MAX_TAIL = MAX_BODY - 9  # what leaves room for the longest id in front of it
+SHORTEST = (
+    57  # bytes of the shortest body with a payload: everything up to its topic can be looked at
+)
+COMPILED = not __file__.endswith(".py")
+
+ENVELOPE = b"\xa2bid"
+PUB = b"gcontent\xa1cPub\xa2etopic"
+REQ = b"gcontent\xa1cReq\xa2etopic"
+RSP = b"gcontent\xa1cRsp\xa3freq_id"
+RSP_OK = b"fstatusbOkgpayload\xa2ddata"
+RSP_TIMEOUT = b"fstatusgTimeoutgpayload\xa2ddata"
+PAYLOAD = b"gpayload\xa2ddata"
+COMPRESSED = b"mis_compressed"
+ACK = b"gcontent\xa1cAck\xa3fmsg_id"
+NO_COUNT = b"cerr\xf6nnum_recipients\xf6"
+COUNTS = [b"cerr\xf6nnum_recipients" + bytes((n,)) for n in range(24)]
+
+# Length, ENVELOPE as a number, the head of a four-byte integer, the id: how nearly every frame of a busy bus begins.
+pack_head = struct.Struct(">IIBI").pack
+ENVELOPE_NUMBER = 0xA2626964
+
+
+class Route:
+    """Where publications to one topic (`targets`, `others`) or requests for it (`owner`) go while the epochs stand."""
+
+    __slots__ = ("others", "owner", "targets", "topic", "traffic")
+
+    def __init__(
+        self,
+        topic: str,
+        targets: tuple[T2Party, ...] = (),
+        others: tuple[Endpoint, ...] = (),
+        owner: T2Party | None = None,
+        traffic: Traffic | None = None,
+    ) -> None:
+        self.topic = topic
+        self.targets = targets
+        self.others = others
+        self.owner = owner
+        self.traffic = traffic
+
+
+def relay(session: T2Session, data: bytes) -> int:
+    """Handle all whole frames in `data`; the position after the last one.
+
+    Raises:
+        RemoteProtocolError: a header announces more than a frame may hold, or a frame is refused.
+    """
+    size = len(data)
+    pos = 0
+    routes = session.routes
+    while size - pos >= 4:
+        length = data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3]
+        if length > MAX_BODY:
+            raise RemoteProtocolError(f"a frame of {length} bytes is over the limit of {MAX_BODY}")
+        end = pos + 4 + length
+        if end > size:
+            break
+        if length >= SHORTEST and data.startswith(ENVELOPE, pos + 4):
+            at = after_id(data, pos + 8)
+            if at:
+                if data[at + 11] == 0x73:  # the s of Rsp
+                    if respond(session, data, pos + 8, at, end):
+                        pos = end
+                        continue
+                else:
+                    head = data[at + 20]
+                    # A topic of 24 bytes and more has its length in a byte of its own.
+                    payload_at = at + head - 61 if head < 0x78 else at + data[at + 21] + 36
+                    route = routes.get(data[at:payload_at])
+                    if route is None:
+                        route = learn(session, data, at, payload_at)
+                    if route is not None and is_payload(data, payload_at, end):
+                        if route.owner is None:
+                            publish(session, route, data[at:end], data[pos + 8 : at])
+                        else:
+                            request(session, route, data[at:end], data[pos + 8 : at])
+                        pos = end
+                        continue
+        session.take(data[pos + 4 : end])
+        pos = end
+        if session.stopped:
+            break
+    return pos
+
+
+def after_id(data: bytes, pos: int) -> int:
+    """The position after the id at `pos`; 0 if it is no number of up to 32 bits in its shortest form."""
+    first = data[pos]
+    if first < 24:
+        return pos + 1
+    if first == 24:
+        return pos + 2 if data[pos + 1] > 23 else 0
+    if first == 25:
+        return pos + 3 if data[pos + 1] else 0
+    if first == 26:
+        return pos + 5 if data[pos + 1] or data[pos + 2] else 0
+    return 0
+
+
+def learn(session: T2Session, data: bytes, at: int, payload_at: int) -> Route | None:
+    """Find the route of a frame whose content is `data[at:payload_at]` up to its payload, and keep it.
+
+    None if the frame is not written as the real client writes it, or is not for the fast way.
+    """
+    prefix = data[at:payload_at]
+    head = data[at + 20]
+    skip = 21 if head < 0x78 else 22
+    if not (0x61 <= head <= 0x78) or (head == 0x78 and data[at + 21] < 24):
+        return None
+    if not prefix.endswith(PAYLOAD) or len(prefix) <= skip + 14:
+        return None
+    topic = prefix[skip:-14]
+    if prefix.startswith(PUB):
+        route = session.publish_route(topic)
+    elif prefix.startswith(REQ):
+        route = session.request_route(topic)
+    else:
+        return None
+    if route is not None:
+        session.keep_route(prefix, route)
+    return route
+
+
+def is_payload(data: bytes, at: int, end: int) -> bool:
+    """Whether the rest of the frame is payload data at `at` and the compression flag, in their shortest form."""
+    tail = end - 15
+    if at >= tail or not data.startswith(COMPRESSED, tail) or data[end - 1] & 0xFE != 0xF4:
+        return False
+    head = data[at]
+    major = head & 0xE0
+    count = head & 0x1F
+    at += 1
+    if count == 24:
+        count = data[at]
+        at += 1
+    elif count == 25:
+        count = data[at] << 8 | data[at + 1]
+        at += 2
+    elif count == 26:
+        count = data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
+        at += 4
+    elif count > 26:
+        return False
+    if major == 0x40:
+        return at + count == tail
+    if major != 0x80 or at > tail:
+        return False
+    return count_bytes(data, at, tail) == count if COMPILED else is_byte_array(data[at:tail], count)
+
+
+def count_bytes(data: bytes, at: int, end: int) -> int:
+    """How many integers below 256, in their shortest form, fill the span; -1 if something else stands there.
+
+    The same verdict as `is_byte_array`, in the shape that is fast once compiled.
+    """
+    count = 0
+    while at < end:
+        value = data[at]
+        if value == 24:
+            at += 1
+            if at == end or data[at] < 24:
+                return -1
+        elif value > 24:
+            return -1
+        at += 1
+        count += 1
+    return count
+
+
+def frame_head(message_id: int, size: int) -> bytes:
+    """What stands before a content of `size` bytes: length, envelope and id."""
+    if message_id > 0xFFFF:
+        return pack_head(size + 9, ENVELOPE_NUMBER, 26, message_id)
+    if message_id < 24:
+        number = bytes((message_id,))
+    elif message_id < 256:
+        number = bytes((24, message_id))
+    else:
+        number = bytes((25, message_id >> 8, message_id & 255))
+    return (size + 4 + len(number)).to_bytes(4, "big") + ENVELOPE + number
+
+
+def send_ack(session: T2Session, message_id: bytes, rest: bytes) -> None:
+    """Queue an Ack: it follows whatever the message caused (protocol page §3)."""
+    room = session.room
+    number = room.next_id
+    room.next_id = number + 1 & 0xFFFFFFFF
+    content = ACK + message_id + rest
+    queue = session.queue
+    if not queue:
+        room.waiting.append(session)
+    queue.append(frame_head(number, len(content)) + content)
+    session.acks += 1
+
+
+def publish(session: T2Session, route: Route, content: bytes, message_id: bytes) -> None:
+    """Deliver to everybody on the route and acknowledge with their number."""
+    room = session.room
+    size = len(content)
+    if size > MAX_TAIL:
+        session.publish_oversized(route, content, message_id)
+        return
+    number = room.next_id
+    waiting = room.waiting
+    count = 0
+    for target in route.targets:
+        head = frame_head(number, size)
+        number = number + 1 & 0xFFFFFFFF
+        if target.outbox.congested:
+            if not target.offer(head + content, session):
+                continue
+        else:
+            queue = target.queue
+            if not queue:
+                waiting.append(target)
+            queue.append(head)
+            queue.append(content)
+        count += 1
+    room.next_id = number
+    if route.others:
+        count += session.publish_abroad(route, content)
+    send_ack(session, message_id, COUNTS[count] if count < 24 else session.count_of(count))
+
+
+def request(session: T2Session, route: Route, content: bytes, message_id: bytes) -> None:
+    """Pass a request to the owner of its topic and acknowledge that."""
+    room = session.room
+    owner = route.owner
+    size = len(content)
+    if size > MAX_TAIL or owner is None:
+        session.request_oversized(content, message_id)
+        return
+    head = frame_head(room.next_id, size)
+    key = head[8:]
+    if key in room.pending:  # the counter has gone round
+        head = room.free_head(size)
+        key = head[8:]
+    room.next_id = room.next_id + 1 & 0xFFFFFFFF
+    room.pending[key] = (session, message_id, owner, room.clock() + room.request_timeout)
+    session.asking += 1
+    owner.asked += 1
+    if route.traffic is not None:
+        route.traffic.calls += 1
+    if owner.outbox.congested:
+        # One that finds no room is never answered: its requester gets the Timeout in time.
+        owner.offer(head + content, session)
+    else:
+        queue = owner.queue
+        if not queue:
+            room.waiting.append(owner)
+        queue.append(head)
+        queue.append(content)
+    send_ack(session, message_id, NO_COUNT)
+
+
+def respond(session: T2Session, data: bytes, id_at: int, at: int, end: int) -> bool:
+    """Pass a response to whoever waits for it; False, and nothing done, if the frame is not for the fast way."""
+    if not data.startswith(RSP, at) or end - at < 62:
+        return False
+    key_end = after_id(data, at + 21)
+    if not key_end:
+        return False
+    if data.startswith(RSP_OK, key_end):
+        payload_at = key_end + 24
+    elif data.startswith(RSP_TIMEOUT, key_end):
+        payload_at = key_end + 29
+    else:
+        return False
+    if not is_payload(data, payload_at, end):
+        return False
+    room = session.room
+    key = data[at + 21 : key_end]
+    entry = room.pending.get(key)
+    if entry is None or entry[2] is not session:
+        return False
+    requester = entry[0]
+    asked = entry[1]
+    if requester is None or not isinstance(asked, bytes):
+        return False  # a call of another wire
+    size = 21 + len(asked) + end - key_end
+    if size > MAX_TAIL:
+        return False
+    del room.pending[key]
+    requester.asking -= 1
+    session.asked -= 1
+    head = frame_head(room.next_id, size)
+    room.next_id = room.next_id + 1 & 0xFFFFFFFF
+    queue = requester.queue
+    if not queue:
+        room.waiting.append(requester)
+    queue.append(head + RSP + asked)
+    queue.append(data[key_end:end])
+    send_ack(session, data[id_at:at], NO_COUNT)
+    return True

@@ -1,0 +1,368 @@
+"""The server's side of one T2 connection: what it reads it routes.
+
+Invariants: every message gets exactly one Ack, queued after whatever the message caused; bad input closes the
+connection without a reply; any split of the input gives the same result.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polybus.core.endpoint import ANONYMOUS, Identity
+from polybus.errors import Draining, NameTaken, NoSuchService, NotAuthorized, PolybusError
+from polybus.model.message import Call, Publication, Reply, Status
+from polybus.protocols.t2.names import to_shared
+from polybus.protocols.t2.party import Asked, T2Party, payload_of
+from polybus.protocols.t2.relay import MAX_TAIL, NO_COUNT, Route, publish, relay, request, send_ack
+from polybus.protocols.t2.room import MAX_ROUTES, WIRE, T2Room
+from polybus.protocols.t2.topics import is_topic, is_word_topic
+from polybus.protocols.t2.wire import (
+    CLIENT_KINDS,
+    OK,
+    BusError,
+    Message,
+    encode_error,
+    encode_uint,
+    invalid_topic,
+    parse_message,
+    payload_content,
+    response_content,
+)
+from polybus.transports.outbox import Outbox
+
+_NO_WILDCARDS: Final = BusError("ClaimWildcardNotSupported")
+_TAKEN: Final = BusError("TopicAlreadyClaimed")
+_BAD_REQUEST: Final = BusError("InvalidRequestId")
+_STOP_REFUSED: Final = BusError("RequestFailed", ("this client may not stop the bus",))
+_TOO_LARGE: Final = "the message is larger than a frame"
+
+
+def sniff(head: bytes) -> bool | None:
+    """Whether a connection that begins like this speaks T2; None while it cannot be told."""
+    if head[:1] != b"\0":
+        return False
+    if len(head) < 5:
+        return None
+    # A length of up to 1 MiB, then the map of a message, perhaps tagged.
+    return head[1] <= 0x10 and 0xA0 <= head[4] < 0xE0
+
+
+class T2Session(T2Party):
+    """Session and endpoint in one."""
+
+    __slots__ = ("_alive", "_have", "_last_seen", "_need", "_parts")
+
+    def __init__(self, room: T2Room, identity: Identity = ANONYMOUS, peer: str = "") -> None:
+        super().__init__(room, identity, peer)
+        # Input that is not a whole frame yet
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 0
+        # Life
+        self._alive = False
+        self._last_seen = 0.0
+
+    # -- Session --
+
+    def connection_made(self, outbox: Outbox) -> None:
+        self.outbox = outbox
+        self._last_seen = self.room.clock()
+        self.room.parties.add(self)
+        self.room.router.attach(self)
+        if self.room.stopping:
+            self.close("the bus was stopped")
+
+    def data_received(self, data: bytes) -> None:
+        if self.stopped:
+            return
+        self.traffic.bytes_in += len(data)
+        if self._have:
+            # A large frame comes in many pieces: they are joined once, when it is whole.
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._have = 0
+        room = self.room
+        room.refresh()
+        try:
+            pos = relay(self, data)
+            if pos:
+                self._alive = True
+            rest = len(data) - pos
+            if rest and not self.stopped:
+                self._parts.append(data[pos:])
+                self._have = rest
+                self._need = 4
+                if rest >= 4:
+                    self._need += int.from_bytes(data[pos : pos + 4], "big")
+        finally:
+            room.flush()
+
+    def eof_received(self) -> None:
+        """A half-closed connection is a closed one: the real server does not write to it."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stopped = True
+        room = self.room
+        room.parties.discard(self)
+        room.router.detach(self)
+        room.forget(self)
+        room.flush()
+
+    def tick(self, now: float) -> None:
+        room = self.room
+        if self._alive:
+            # Only whole messages count, not parts of one (protocol page §8).
+            self._alive = False
+            self._last_seen = now
+        elif now - self._last_seen >= room.options.idle_timeout:
+            self.close("silent for too long")
+        room.tick(now)
+        room.flush()
+
+    # -- messages, the full way --
+
+    def take(self, body: bytes) -> None:
+        """Handle the body of one frame by parsing it."""
+        message = parse_message(body, CLIENT_KINDS)
+        number = encode_uint(message.id)
+        match message.kind:
+            case "KeepAlive":
+                send_ack(self, number, NO_COUNT)
+            case "Pub":
+                self._publish(message, number)
+            case "Req":
+                self._request(message, number)
+            case "Rsp":
+                self._acknowledge(number, self._respond(message))
+            case "Sub":
+                self._acknowledge(number, self._subscribe(message.topic))
+            case "Unsub":
+                self._acknowledge(number, self._unsubscribe(message.topic))
+            case "Srv":
+                self._acknowledge(number, self._serve(message.topic))
+            case "Unsrv":
+                self._acknowledge(number, self._unserve(message.topic))
+            case _:
+                self._stop(number)
+        self.room.refresh()
+
+    def _acknowledge(self, number: bytes, error: BusError | None = None) -> None:
+        if error is None:
+            send_ack(self, number, NO_COUNT)
+        else:
+            send_ack(self, number, b"cerr" + encode_error(error) + b"nnum_recipients\xf6")
+
+    def count_of(self, recipients: int) -> bytes:
+        """The rest of an Ack that names many recipients."""
+        return b"cerr\xf6nnum_recipients" + encode_uint(recipients)
+
+    def _stop(self, number: bytes) -> None:
+        room = self.room
+        if room.may_stop(self.identity, self.peer):
+            send_ack(self, number, NO_COUNT)
+            room.stop()
+        else:
+            self._acknowledge(number, _STOP_REFUSED)
+
+    # -- publications --
+
+    def _subscribe(self, topic: str) -> BusError | None:
+        if not is_topic(topic):
+            return invalid_topic(topic)
+        try:
+            self.room.router.subscribe(self, topic, to_shared(topic))
+        except NotAuthorized as exc:
+            return _refusal(exc)
+        return None
+
+    def _unsubscribe(self, topic: str) -> BusError | None:
+        if not is_topic(topic):
+            return invalid_topic(topic)
+        self.room.router.unsubscribe(self, topic, to_shared(topic))
+        return None
+
+    def keep_route(self, prefix: bytes, route: Route) -> None:
+        """Remember a route under the bytes that led to it."""
+        if len(self.routes) >= MAX_ROUTES:
+            self.routes.clear()
+        self.routes[prefix] = route
+
+    def publish_route(self, topic: bytes) -> Route | None:
+        """Who gets publications to a topic; None if it is refused."""
+        name = topic.decode("latin-1")
+        if not is_topic(name):
+            return None
+        shared = to_shared(name)
+        router = self.room.router
+        if not router.policy.may(self.identity, "publish", shared or name):
+            return None
+        found = router.recipients(WIRE, name, shared)
+        targets = tuple(e for e in found if isinstance(e, T2Party))
+        others = tuple(e for e in found if not isinstance(e, T2Party))
+        return Route(name, targets, others)
+
+    def _publish(self, message: Message, number: bytes) -> None:
+        route = self.publish_route(message.topic.encode())
+        if route is None:
+            error = invalid_topic(message.topic)
+            if is_topic(message.topic):
+                error = _refusal(NotAuthorized(str(self.identity), "publish", message.topic))
+            self._acknowledge(number, error)
+        else:
+            publish(self, route, _content(message), number)
+
+    def publish_abroad(self, route: Route, content: bytes) -> int:
+        """Deliver to subscribers of other wires; how many took it."""
+        publication = Publication(
+            self,
+            route.topic,
+            to_shared(route.topic),
+            None,
+            wire=WIRE,
+            frame=content,
+            decode=payload_of,
+        )
+        return sum(endpoint.deliver_publication(publication) for endpoint in route.others)
+
+    def publish_oversized(self, route: Route, content: bytes, number: bytes) -> None:
+        """A frame so close to the limit that a longer id makes it too large for the real client, which would stop."""
+        if route.targets:
+            error = BusError("DeliveryFailed", (route.targets[0].number, _TOO_LARGE))
+            self._acknowledge(number, error)
+        else:
+            count = self.publish_abroad(route, content) if route.others else 0
+            send_ack(self, number, self.count_of(count))
+
+    # -- requests --
+
+    def _serve(self, topic: str) -> BusError | None:
+        if not is_topic(topic):
+            return invalid_topic(topic)
+        if not is_word_topic(topic):
+            return _NO_WILDCARDS
+        router = self.room.router
+        try:
+            router.register(self, topic, to_shared(topic))
+        except NameTaken:
+            owner = router.services.owner(WIRE, topic)
+            return None if owner is not None and owner.endpoint is self else _TAKEN
+        except (NotAuthorized, Draining) as exc:
+            return _refusal(exc)
+        return None
+
+    def _unserve(self, topic: str) -> BusError | None:
+        if not is_topic(topic):
+            return invalid_topic(topic)
+        if not is_word_topic(topic):
+            return _NO_WILDCARDS
+        self.room.router.unregister(self, topic)
+        return None
+
+    def request_route(self, topic: bytes) -> Route | None:
+        """Which T2 client answers requests for a topic; None if it is refused, unknown, or served elsewhere."""
+        name = topic.decode("latin-1")
+        router = self.room.router
+        if router.draining or not is_word_topic(name):
+            return None
+        try:
+            found = router.route(self, name, to_shared(name))
+        except (NoSuchService, NotAuthorized):
+            return None
+        owner = found.endpoint
+        return (
+            Route(name, owner=owner, traffic=found.traffic) if isinstance(owner, T2Party) else None
+        )
+
+    def _request(self, message: Message, number: bytes) -> None:
+        route = self.request_route(message.topic.encode())
+        if route is None:
+            self._bridge(message, number)
+        else:
+            request(self, route, _content(message), number)
+
+    def request_oversized(self, content: bytes, number: bytes) -> None:
+        """As `publish_oversized`: the real owner would stop at it."""
+        self._acknowledge(number, BusError("DeliveryFailed", (self.number, _TOO_LARGE)))
+
+    def _bridge(self, message: Message, number: bytes) -> None:
+        """A request that no T2 client serves: it is refused, or a service of another wire answers it."""
+        topic = message.topic
+        router = self.room.router
+        if not is_topic(topic):
+            self._acknowledge(number, invalid_topic(topic))
+            return
+        not_found = BusError("ServiceNotFound", (topic,))
+        shared = to_shared(topic)
+        if shared is None or not is_word_topic(topic):
+            self._acknowledge(number, not_found)
+            return
+        try:
+            if router.draining:
+                raise Draining("the node is stopping")
+            router.route(self, topic, shared)
+        except NoSuchService:
+            self._acknowledge(number, not_found)
+        except (NotAuthorized, Draining) as exc:
+            self._acknowledge(number, _refusal(exc))
+        else:
+            # The Ack first: a service in this process may answer within the call.
+            self._acknowledge(number)
+            deadline = self.room.clock() + self.room.request_timeout
+            content = _content(message)
+            router.call(
+                Call(
+                    self,
+                    shared,
+                    None,
+                    token=Asked(number),
+                    deadline=deadline,
+                    wire=WIRE,
+                    frame=content,
+                    decode=payload_of,
+                ),
+                topic,
+            )
+
+    def _respond(self, message: Message) -> BusError | None:
+        room = self.room
+        key = encode_uint(message.req_id)
+        entry = room.pending.get(key)
+        if entry is None or entry[2] is not self:
+            return _BAD_REQUEST
+        requester, asked, _owner, _deadline = entry
+        if isinstance(asked, Call):
+            del room.pending[key]
+            self.asked -= 1
+            self._answer_call(asked, message)
+            return None
+        content = response_content(asked, message.status, message.data, message.compressed)
+        if len(content) > MAX_TAIL:
+            room.time_out(key)
+            return BusError("DeliveryFailed", (self.number, _TOO_LARGE))
+        del room.pending[key]
+        self.asked -= 1
+        if requester is not None:
+            requester.asking -= 1
+            requester.enqueue(content)
+        return None
+
+    def _answer_call(self, call: Call, message: Message) -> None:
+        router = self.room.router
+        if message.status != OK:
+            router.fail(call, Status.TIMED_OUT)
+            return
+        content = response_content(b"\x00", OK, message.data, message.compressed)
+        router.reply(Reply(call, None, wire=WIRE, frame=content, decode=payload_of))
+
+
+def _content(message: Message) -> bytes:
+    return payload_content(message.kind, message.topic, message.data, message.compressed)
+
+
+def _refusal(exc: PolybusError) -> BusError:
+    """What no variant of the bus says in so many words; the real client shows the text and goes on."""
+    return BusError("RequestFailed", (exc.text,))
