@@ -60,7 +60,8 @@ class Node:
             Bounds(pending_bytes=limits.pending_bytes, write_timeout=limits.write_timeout),
             Budget(limits.memory_budget),
         )
-        self.wires: dict[str, Wire] = wires(self.router, self.config)
+        self._stop_requested = asyncio.Event()
+        self.wires: dict[str, Wire] = wires(self.router, self.config, self._stop_requested.set)
         self._patience = Patience(limits.first_byte, limits.decide)
         self._listeners = [self._listener(parse_address(text)) for text in self.config.listen]
         self._lag = LoopLag()
@@ -88,9 +89,15 @@ class Node:
         self._state = "ready"
 
     async def wait(self) -> None:
-        """Return never, or raise what ended the node from within."""
+        """Return when a client has stopped the node, or raise what ended it from within."""
         assert self._ticking is not None, "the node was not started"
-        await asyncio.shield(self._ticking)
+        asked = asyncio.create_task(self._stop_requested.wait())
+        try:
+            await asyncio.wait((asked, self._ticking), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+        if self._ticking.done():
+            self._ticking.result()
 
     async def drain(self) -> None:
         """Take nothing new and let what is in flight finish, for at most `limits.drain`."""

@@ -17,6 +17,9 @@ from polybus.protocols.gsb.session import GsbSession
 from polybus.protocols.native import wire as native_wire
 from polybus.protocols.native.session import NativeSession
 from polybus.protocols.native.settings import Settings
+from polybus.protocols.t2.room import T2Options, T2Room
+from polybus.protocols.t2.session import T2Session
+from polybus.protocols.t2.session import sniff as t2_sniff
 from polybus.server.config import Config
 from polybus.server.identity import identity_of
 from polybus.transports.connection import Connection
@@ -68,9 +71,14 @@ class Pinned:
         raise AssertionError("tick before the connection was made")
 
 
-def wires(router: Router, config: Config) -> dict[str, Wire]:
-    """Every wire of a node by the name that pins it in an address."""
-    return {wire.name: wire for wire in (_native(router, config), _gsb(router, config))}
+def wires(router: Router, config: Config, on_stop: Callable[[], None]) -> dict[str, Wire]:
+    """Every wire of a node by the name that pins it in an address.
+
+    Args:
+        on_stop: called when a client whose wire can say so, and who may, stops the node.
+    """
+    found = (_native(router, config), _gsb(router, config), _t2(router, config, on_stop))
+    return {wire.name: wire for wire in found}
 
 
 def _native(router: Router, config: Config) -> Wire:
@@ -98,3 +106,12 @@ def _gsb(router: Router, config: Config) -> Wire:
         return sum(e.in_flight for e in router.endpoints if isinstance(e, GsbSession))
 
     return Wire("gsb", gsb_wire.sniff, serve, pending)
+
+
+def _t2(router: Router, config: Config, on_stop: Callable[[], None]) -> Wire:
+    room = T2Room(router, T2Options(config.t2.matching, config.t2.stop), on_stop)
+
+    def serve(connection: Connection) -> Session:
+        return T2Session(room, identity_of(connection), connection.peer)
+
+    return Wire("t2", t2_sniff, serve, room.pending.__len__)
