@@ -270,8 +270,8 @@ static bool on_response(Connection *c, Reader *r)
 {
     uint32_t id = take_number(r);
     set_digits(response.bytes + response_digits, c->next);
-    if (c != connections || id != first_id + c->next || !take(r, response.bytes, response.length))
-        return false;
+    if (c != connections || id != first_id + c->next || c->next >= acked) return false;
+    if (!take(r, response.bytes, response.length)) return false;
     arrived(c->next++);
     return r->at == r->end;
 }

@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -101,10 +102,14 @@ async def test_a_sound_server_gets_figures_without_loss(
 
 
 @pytest.mark.parametrize("connection", [0, 1], ids=["sender", "receiver"])
-@pytest.mark.parametrize("mode", ["publish", "request"])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("mode", "fault"),
+    # Neighbours in a stream of requests may be an Ack and a reply that have nothing to do with each
+    # other, and whose order is free.
+    [pair for pair in product(["publish", "request"], FAULTS) if pair != ("request", "swapped")],
+)
 async def test_a_fault_voids_the_run(
-    load: Path, real_t2: Server, fault: str, mode: str, connection: int
+    load: Path, real_t2: Server, mode: str, fault: str, connection: int
 ):
     path = real_t2.addresses["unix"].removeprefix("unix:")
     proxy = FaultyProxy(path, FAULTS[fault], connection)
