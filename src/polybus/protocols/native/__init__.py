@@ -1,0 +1,1 @@
+"""The native wire: what the SDK, Spark and other nodes speak."""

@@ -1,0 +1,406 @@
+"""The other side of the native wire: one client that stays connected and offers the wire's live verbs.
+
+Invariant: what was registered or subscribed stands again on every new connection; what was under way when a connection
+ended fails with `ConnectionLost`, and is never sent twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from polybus.core.subscriptions import Subscriptions
+from polybus.errors import (
+    CallTimeout,
+    ConnectionLost,
+    Draining,
+    NameTaken,
+    PeerUnavailable,
+    PolybusError,
+)
+from polybus.model.clock import SystemClock
+from polybus.model.message import NO_HEADERS
+from polybus.protocols.native import wire
+from polybus.protocols.native.names import WIRE, to_pattern, to_service
+from polybus.protocols.native.peer import Peer
+from polybus.protocols.native.replies import StreamedReply, WholeReply
+from polybus.protocols.native.serving import Handler, Serving
+from polybus.protocols.native.wire import MAX_FRAME, Frame
+from polybus.transports.connection import Connection, Connections, SessionFactory
+from polybus.transports.outbox import Bounds, MiB
+
+log = logging.getLogger("polybus.client")
+
+Dial = Callable[[Connections, SessionFactory], Awaitable[Connection]]
+"""Opens a connection whose session the factory makes."""
+
+Sink = Callable[[str, bytes, Mapping[str, str]], None]
+"""Takes the publications of a subscription: name, payload, headers."""
+
+GREETING_TIMEOUT: Final = 3.0
+REQUEST_TIMEOUT: Final = 30.0
+FIRST_PAUSE: Final = 0.05  # seconds before the first try to connect again
+LONGEST_PAUSE: Final = 0.6  # so that a client is back within a second of its node
+TICK: Final = 1.0
+
+# A client never stops reading to slow itself down: a node that waits for it to read would wait for ever.
+CLIENT_BOUNDS: Final = Bounds(pending_bytes=1024 * MiB, share_bytes=1024 * MiB)
+
+
+class NativeClient:
+    """One client of one node."""
+
+    wire = WIRE
+
+    def __init__(self, dial: Dial, *, token: str = "", max_frame: int = MAX_FRAME) -> None:
+        self._dial = dial
+        self._token = token
+        self._max_frame = max_frame
+        self._connections = Connections(SystemClock(), CLIENT_BOUNDS)
+        self._serving = Serving()
+        self._unregistered: set[str] = set()
+        self._sinks: Subscriptions[Sink] = Subscriptions()
+        self._patterns: dict[str, int] = {}
+        self._peer: Peer | None = None
+        self._ended = asyncio.Event()
+        self._up = asyncio.Event()
+        self._closing = False
+        self._keeper: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect, and stay connected from now on.
+
+        Raises:
+            PeerUnavailable, NotAuthorized, RemoteProtocolError: there is nothing to close then.
+        """
+        await self._connect()
+        self._keeper = self._loop.create_task(self._keep(), name="polybus client")
+
+    async def drain(self) -> None:
+        """Take no new calls, finish those that are under way, then close."""
+        peer = self._peer
+        if peer is not None:
+            with contextlib.suppress(ConnectionLost, TimeoutError):
+                await peer.request(wire.GOODBYE, timeout=REQUEST_TIMEOUT)
+        await self._serving.finish()
+        await self.close()
+
+    async def close(self) -> None:
+        """Close at once; what is under way fails. May be called twice."""
+        self._closing = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        self._serving.stop()
+        if self._peer is not None:
+            self._peer.close("closed by us")
+            await self._ended.wait()
+        self._up.set()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection at this moment."""
+        return self._peer is not None
+
+    async def _connect(self) -> None:
+        peers: list[Peer] = []
+
+        def session(connection: Connection) -> Peer:
+            peers.append(Peer(connection, self, self._token, self._max_frame))
+            return peers[0]
+
+        await self._dial(self._connections, session)
+        peer = peers[0]
+        try:
+            await peer.greet(GREETING_TIMEOUT)
+            await self._restore(peer)
+        except (TimeoutError, ConnectionLost) as exc:
+            peer.outbox.abort("no greeting")
+            raise PeerUnavailable(f"no greeting: {str(exc) or 'timed out'}") from exc
+        except BaseException:
+            peer.outbox.abort("greeting failed")
+            raise
+        self._ended.clear()
+        self._peer = peer
+        self._up.set()
+        if peer.lost:
+            self.connection_ended(peer)
+
+    async def _restore(self, peer: Peer) -> None:
+        """Register and subscribe again. A name may still be held by our own dead connection: it is tried again."""
+        for name in self._serving.names:
+            try:
+                await peer.request(wire.REGISTER, name, timeout=REQUEST_TIMEOUT)
+            except NameTaken:
+                self._unregistered.add(name)
+                log.warning("the name %s is taken; trying again", name)
+        for pattern in tuple(self._patterns):
+            await peer.request(wire.SUBSCRIBE, pattern, timeout=REQUEST_TIMEOUT)
+
+    async def _keep(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            if self._peer is not None:
+                pause = FIRST_PAUSE
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(TICK):
+                        await self._ended.wait()
+                self._connections.tick(self._connections.clock.monotonic())
+                await self._retry_names()
+                continue
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE)
+            try:
+                await self._connect()
+            except PolybusError as exc:
+                log.debug("cannot connect again: %s", exc.text)
+            else:
+                log.info("connected again")
+
+    async def _retry_names(self) -> None:
+        for name in tuple(self._unregistered):
+            peer = self._peer
+            if peer is None:
+                return
+            with contextlib.suppress(NameTaken, ConnectionLost, TimeoutError):
+                await peer.request(wire.REGISTER, name, timeout=REQUEST_TIMEOUT)
+                self._unregistered.discard(name)
+
+    async def _ready(self, timeout: float | None) -> Peer:
+        """The present connection, waiting for one if need be.
+
+        Raises:
+            PeerUnavailable: there was none within `timeout`.
+            ConnectionLost: the client was closed.
+        """
+        while self._peer is None:
+            if self._closing:
+                raise ConnectionLost("the client is closed")
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._up.wait()
+            except TimeoutError as exc:
+                raise PeerUnavailable(f"not connected for {timeout:g} s") from exc
+        return self._peer
+
+    async def _request(self, kind: int, name: str = "", **rest: Any) -> Frame:
+        peer = self._peer or await self._ready(REQUEST_TIMEOUT)
+        try:
+            return await peer.request(kind, name, timeout=REQUEST_TIMEOUT, **rest)
+        except TimeoutError as exc:
+            raise CallTimeout(f"the node did not answer within {REQUEST_TIMEOUT:g} s") from exc
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        name: str,
+        payload: bytes,
+        *,
+        timeout: float | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> bytes:
+        """Call a service and wait for its whole reply.
+
+        Raises:
+            NoSuchService, ServiceFailed, CallTimeout, ConnectionLost, PeerUnavailable, Refused, LimitExceeded.
+        """
+        peer = self._peer or await self._ready(timeout)
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        waiting = WholeReply(future, name)
+        ident = await self._send_call(peer, waiting, name, payload, timeout, headers)
+        timer = None
+        if timeout is not None:
+            timer = self._loop.call_later(timeout, _time_out, waiting, name, timeout)
+        try:
+            return await future
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if peer.pending.pop(ident, None) is not None:
+                peer.send(wire.encode(wire.CANCEL, ident))
+
+    async def call_streaming(
+        self,
+        name: str,
+        payload: bytes,
+        *,
+        timeout: float | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> AsyncIterator[bytes]:
+        """Call a service and read its reply part by part; `timeout` is for the whole of it. Raises as `call`."""
+        peer = self._peer or await self._ready(timeout)
+        waiting = StreamedReply(name)
+        ident = await self._send_call(peer, waiting, name, payload, timeout, headers)
+        timer = None
+        if timeout is not None:
+            timer = self._loop.call_later(timeout, _time_out, waiting, name, timeout)
+        try:
+            while (part := await waiting.next()) is not None:
+                yield part
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if peer.pending.pop(ident, None) is not None:
+                peer.send(wire.encode(wire.CANCEL, ident))
+
+    async def push(
+        self, name: str, payload: bytes, *, headers: Mapping[str, str] = NO_HEADERS
+    ) -> None:
+        """Call a service whose answer nobody wants; whether anybody took it is not known."""
+        peer = self._peer or await self._ready(REQUEST_TIMEOUT)
+        peer.check_size(len(name) + len(payload))
+        if peer.outbox.congested:
+            await peer.room()
+        meta = wire.encode_headers(headers)
+        peer.send(
+            wire.encode(wire.CALL, peer.take_id(), name, payload, flags=wire.NO_REPLY, meta=meta)
+        )
+
+    async def _send_call(
+        self,
+        peer: Peer,
+        waiting: WholeReply | StreamedReply,
+        name: str,
+        payload: bytes,
+        timeout: float | None,
+        headers: Mapping[str, str],
+    ) -> int:
+        peer.check_size(len(name) + len(payload))
+        if peer.outbox.congested:
+            await peer.room()
+        ident = peer.take_id()
+        peer.wait(ident, waiting)
+        arg = 0 if timeout is None else min(max(int(timeout * 1000), 1), wire.MAX_TIMEOUT_MS)
+        meta = wire.encode_headers(headers)
+        peer.send(wire.encode(wire.CALL, ident, name, payload, arg=arg, meta=meta))
+        return ident
+
+    # -- services ------------------------------------------------------------------------------------------------------
+
+    async def serve(self, name: str, handler: Handler) -> None:
+        """Answer a name from now on, over reconnects too.
+
+        Raises:
+            NameTaken, NotAuthorized, InvalidName, Draining.
+        """
+        if name in self._serving.names:
+            raise NameTaken(name)
+        self._serving.add(to_service(name), handler)
+        try:
+            await self._request(wire.REGISTER, name)
+        except PolybusError:
+            self._serving.remove(name)
+            raise
+
+    async def unserve(self, name: str) -> None:
+        """Give a name up; calls under way are finished."""
+        self._serving.remove(name)
+        self._unregistered.discard(name)
+        await self._request(wire.UNREGISTER, name)
+
+    async def services(self) -> list[dict[str, Any]]:
+        """Every name that is answered on the node, of all wires."""
+        return list((await self.ask("services"))["services"])
+
+    async def ask(
+        self, question: str, arguments: Mapping[str, object] | None = None
+    ) -> dict[str, Any]:
+        """One of the node's administrative requests."""
+        meta = wire.encode_meta(arguments) if arguments else b""
+        answer = await self._request(wire.ASK, question, meta=meta)
+        return wire.parse_meta(answer.meta, dict[str, Any])
+
+    # -- publications --------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self, name: str, payload: bytes, *, headers: Mapping[str, str] = NO_HEADERS
+    ) -> int:
+        """Publish, and return how many endpoints the node passed it to.
+
+        Raises:
+            InvalidName, NotAuthorized, LimitExceeded, ConnectionLost, PeerUnavailable.
+        """
+        meta = wire.encode_headers(headers)
+        answer = await self._request(wire.PUBLISH, name, payload=payload, meta=meta)
+        return int(wire.parse_meta(answer.meta, dict[str, int]).get("receivers", 0))
+
+    async def publish_nowait(
+        self, name: str, payload: bytes, *, headers: Mapping[str, str] = NO_HEADERS
+    ) -> None:
+        """Publish without waiting for the node to confirm; waits only while the connection is congested."""
+        peer = self._peer or await self._ready(REQUEST_TIMEOUT)
+        peer.check_size(len(name) + len(payload))
+        if peer.outbox.congested:
+            await peer.room()
+        peer.send(wire.encode(wire.PUBLISH, 0, name, payload, meta=wire.encode_headers(headers)))
+
+    async def subscribe(self, pattern: str, sink: Sink) -> None:
+        """Pass publications that match to `sink` from now on, over reconnects too.
+
+        Raises:
+            InvalidName, NotAuthorized.
+        """
+        self._sinks.add(to_pattern(pattern), sink)
+        count = self._patterns.get(pattern, 0)
+        self._patterns[pattern] = count + 1
+        if count:
+            return
+        try:
+            await self._request(wire.SUBSCRIBE, pattern)
+        except PolybusError:
+            self._forget(pattern, sink)
+            raise
+
+    async def unsubscribe(self, pattern: str, sink: Sink) -> None:
+        """Stop passing publications to `sink`."""
+        if self._forget(pattern, sink) and self._peer is not None:
+            await self._request(wire.UNSUBSCRIBE, pattern)
+
+    def _forget(self, pattern: str, sink: Sink) -> bool:
+        """Take a sink away; True when it was the pattern's last."""
+        if not self._sinks.remove(pattern, sink):
+            return False
+        self._patterns[pattern] -= 1
+        if self._patterns[pattern]:
+            return False
+        del self._patterns[pattern]
+        return True
+
+    # -- what the connection tells -------------------------------------------------------------------------------------
+
+    def call_came(self, peer: Peer, frame: Frame) -> None:
+        self._serving.take(peer, frame)
+
+    def cancel_came(self, ident: int) -> None:
+        self._serving.cancel(ident)
+
+    def publication_came(self, name: str, payload: bytes, headers: Mapping[str, str]) -> None:
+        for sink in self._sinks.matching(name):
+            sink(name, payload, headers)
+
+    def delivery_came(self, frame: Frame) -> None:
+        raise Draining("no consumer")
+
+    def goodbye_came(self, reason: str) -> None:
+        log.info("the node says goodbye: %s", reason)
+
+    def connection_ended(self, peer: Peer) -> None:
+        if peer is not self._peer:
+            return
+        self._peer = None
+        self._up.clear()
+        self._unregistered.clear()
+        self._serving.stop()
+        self._ended.set()
+
+
+def _time_out(waiting: WholeReply | StreamedReply, name: str, timeout: float) -> None:
+    waiting.fail(CallTimeout(f"{name}: no reply within {timeout:g} s"))

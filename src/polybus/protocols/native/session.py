@@ -1,0 +1,473 @@
+"""The node's side of the native wire: the live verbs.
+
+Invariant: every request with an id gets exactly one end (Ok, Error or a final Reply), whatever happens to others; a
+frame that goes to the same wire is the one that came in, under another id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Final
+
+from polybus._version import __version__
+from polybus.core.endpoint import Endpoint
+from polybus.core.router import Router
+from polybus.errors import LocalProtocolError, PolybusError, RemoteProtocolError
+from polybus.model.message import NO_HEADERS, Call, Publication, Reply, Status
+from polybus.protocols.native import wire
+from polybus.protocols.native.held import HeldCalls
+from polybus.protocols.native.names import WIRE, to_pattern, to_service
+from polybus.protocols.native.settings import DEFAULTS, Settings
+from polybus.protocols.native.wire import Frame
+from polybus.transports.connection import Connection
+from polybus.transports.outbox import Outbox
+
+HELLO_TIMEOUT: Final = 10.0  # seconds from the connection to the client's Hello
+PING_AFTER: Final = 60.0  # of silence; a client that lives answers
+CLOSE_AFTER: Final = 180.0
+STATUSES: Final = tuple(Status)
+
+Head = tuple[int, int, int, int, int, int, int]
+"""Length, kind, flags, name size, id, argument, meta size."""
+
+
+class NativeSession(Endpoint):
+    """One client."""
+
+    wire = WIRE
+    __slots__ = (
+        "_connection",
+        "_frames",
+        "_goodbye_said",
+        "_greeted",
+        "_heard",
+        "_heard_at",
+        "_held",
+        "_made",
+        "_max_peer_frame",
+        "_preface",
+        "_settings",
+        "_taken",
+        "outbox",
+        "router",
+    )
+
+    def __init__(
+        self, connection: Connection, router: Router, settings: Settings = DEFAULTS
+    ) -> None:
+        super().__init__()
+        self.router = router
+        self.outbox: Outbox = None  # type: ignore[assignment]  # set by connection_made
+        self._settings = settings
+        self._connection = connection
+        self._frames = wire.Frames(settings.max_frame)
+        self._preface: bytes | None = b""
+        self._max_peer_frame = settings.max_frame
+        self._made: dict[int, Call] = {}
+        self._taken: dict[int, Call] = {}
+        self._held: HeldCalls | None = None
+        self._heard = True
+        self._heard_at = 0.0
+        self._greeted = False
+        self._goodbye_said = False
+
+    # -- Session -------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, outbox: Outbox) -> None:
+        self.outbox = outbox
+        self.peer = self._connection.peer
+        self._heard_at = self._connection.opened_at
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        if self._preface is not None:
+            data = self._take_preface(self._preface + data)
+        traffic = self.traffic
+        traffic.bytes_in += len(data)
+        try:
+            for frame in self._frames.feed(data):
+                traffic.messages_in += 1
+                head = wire.unpack_head(frame)
+                if wire.HEAD + head[3] + head[6] > len(frame):
+                    raise RemoteProtocolError("name and meta are longer than their frame")
+                hot = HOT.get(head[1])
+                if hot is not None and self._greeted:
+                    hot(self, frame, head)
+                else:
+                    self._handle(wire.parse(frame))
+        except RemoteProtocolError as exc:
+            self.send(wire.encode_error(0, exc))
+            raise
+
+    def eof_received(self) -> None:
+        pass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._held = None
+        self.router.detach(self)
+        self._made.clear()
+        self._taken.clear()
+
+    def tick(self, now: float) -> None:
+        if not self._greeted:
+            if now - self._connection.opened_at > HELLO_TIMEOUT:
+                self.outbox.close("no Hello")
+            return
+        if self._heard:
+            self._heard = False
+            self._heard_at = now
+        silent = now - self._heard_at
+        if silent > CLOSE_AFTER:
+            self.outbox.abort("silent for too long")
+        elif silent > PING_AFTER:
+            self.send(wire.encode(wire.PING))
+        if self.router.draining and not self._goodbye_said:
+            self._goodbye_said = True
+            self.send(wire.encode(wire.GOODBYE, 0, "", b"the node is stopping"))
+        if self._held:
+            for call in self._held.expire(now):
+                self._stall(call)
+
+    # -- Endpoint ------------------------------------------------------------------------------------------------------
+
+    def deliver_call(self, call: Call) -> None:
+        if call.wire == WIRE:
+            frame = wire.with_id(call.frame, call.id)
+        else:
+            frame = wire.encode(
+                wire.CALL,
+                call.id,
+                call.name,
+                call.payload,
+                flags=0 if call.wants_reply else wire.NO_REPLY,
+                arg=self._time_left(call),
+                meta=wire.encode_headers(call.headers),
+            )
+        if len(frame) > self._max_peer_frame:
+            self.router.fail(call, Status.TOO_LARGE, _too_large(len(frame), self._max_peer_frame))
+            return
+        if call.wants_reply:
+            self._taken[call.id] = call
+        if self.outbox.offer(frame, call.caller.id):
+            traffic = self.traffic
+            traffic.messages_out += 1
+            traffic.bytes_out += len(frame)
+        else:
+            self._hold(call, frame)
+
+    def deliver_reply(self, reply: Reply) -> None:
+        ident: int = reply.call.token
+        if reply.final:
+            self._made.pop(ident, None)
+        if reply.wire == WIRE:
+            frame = wire.with_id(reply.frame, ident)
+        else:
+            flags = 0 if reply.final else wire.MORE
+            meta = wire.encode_headers(reply.headers)
+            frame = wire.encode(
+                wire.REPLY, ident, "", reply.payload, flags=flags, arg=reply.status, meta=meta
+            )
+        if len(frame) > self._max_peer_frame:
+            self._refuse_large_reply(reply, len(frame))
+        else:
+            self.send(frame)
+
+    def deliver_publication(self, publication: Publication) -> bool:
+        if publication.wire == WIRE:
+            frame = publication.frame
+        else:
+            name = publication.topic if publication.name is None else publication.name
+            meta = wire.encode_headers(publication.headers)
+            frame = wire.encode(wire.PUBLICATION, 0, name, publication.payload, meta=meta)
+        traffic = self.traffic
+        sender = publication.publisher.id
+        if len(frame) > self._max_peer_frame or not self.outbox.offer(frame, sender):
+            traffic.dropped += 1
+            return False
+        traffic.messages_out += 1
+        traffic.bytes_out += len(frame)
+        return True
+
+    def cancel_call(self, call: Call) -> None:
+        if self._taken.pop(call.id, None) is not None:
+            # Refused when the queue is full: then the answer comes and nobody waits for it.
+            self.outbox.offer(wire.encode(wire.CANCEL, call.id), self.id)
+
+    def close(self, reason: str) -> None:
+        self.outbox.close(reason)
+
+    # -- for the handlers ----------------------------------------------------------------------------------------------
+
+    def answer(self, ident: int, result: Mapping[str, object] | None = None) -> None:
+        """End a request well; id 0 wants no answer."""
+        if ident:
+            meta = wire.encode_meta(result) if result else b""
+            self.send(wire.encode(wire.OK, ident, meta=meta))
+
+    def answer_error(self, ident: int, error: PolybusError) -> None:
+        """End a request with an error; one that wants no answer is only counted."""
+        self.traffic.failures += 1
+        if ident:
+            self.send(wire.encode_error(ident, error))
+
+    def send(self, frame: bytes) -> None:
+        """Write what is never refused: answers."""
+        traffic = self.traffic
+        traffic.messages_out += 1
+        traffic.bytes_out += len(frame)
+        self.outbox.write(frame)
+
+    # -- what is hot ---------------------------------------------------------------------------------------------------
+
+    def _call(self, frame: bytes, head: Head) -> None:
+        _length, _kind, flags, name_size, ident, arg, meta_size = head
+        meta_at = wire.HEAD + name_size
+        made = self._made
+        if ident in made:
+            raise RemoteProtocolError(f"the id {ident} is in use by another call")
+        call = Call(
+            self,
+            wire.to_text(frame[wire.HEAD : meta_at]),
+            None,
+            token=ident,
+            deadline=self.router.clock.monotonic() + arg / 1000 if arg else None,
+            headers=_headers(frame, meta_at, meta_size) if meta_size else NO_HEADERS,
+            wants_reply=not flags & wire.NO_REPLY,
+            wire=WIRE,
+            frame=frame,
+            decode=wire.payload_of,
+        )
+        if call.wants_reply:
+            made[ident] = call  # before it is routed: its answer may come while `Router.call` runs
+        try:
+            self.router.call(call)
+        except PolybusError as exc:
+            made.pop(ident, None)
+            self.answer_error(ident if call.wants_reply else 0, exc)
+
+    def _reply(self, frame: bytes, head: Head) -> None:
+        _length, _kind, flags, name_size, ident, arg, meta_size = head
+        if arg >= len(STATUSES):
+            raise RemoteProtocolError(f"unknown status {arg}")
+        call = self._taken.get(ident)
+        if call is None:
+            return  # late, or cancelled meanwhile
+        final = not flags & wire.MORE
+        if final:
+            del self._taken[ident]
+        self.router.reply(
+            Reply(
+                call,
+                None,
+                STATUSES[arg],
+                final=final,
+                headers=_headers(frame, wire.HEAD + name_size, meta_size)
+                if meta_size
+                else NO_HEADERS,
+                wire=WIRE,
+                frame=frame,
+                decode=wire.payload_of,
+            )
+        )
+
+    def _publish(self, frame: bytes, head: Head) -> None:
+        _length, _kind, _flags, name_size, ident, _arg, meta_size = head
+        meta_at = wire.HEAD + name_size
+        text = wire.to_text(frame[wire.HEAD : meta_at])
+        headers = _headers(frame, meta_at, meta_size) if meta_size else NO_HEADERS
+        try:
+            topic = _checked_topic(text)
+            taken = self.router.publish(
+                Publication(
+                    self,
+                    topic,
+                    topic,
+                    None,
+                    headers=headers,
+                    wire=WIRE,
+                    frame=wire.as_publication(frame),
+                    decode=wire.payload_of,
+                )
+            )
+        except PolybusError as exc:
+            self.answer_error(ident, exc)
+        else:
+            self.answer(ident, {"receivers": taken})
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def _handle(self, frame: Frame) -> None:
+        handler = HANDLERS.get(frame.kind)
+        if handler is None and frame.kind not in HOT:
+            raise RemoteProtocolError(f"unknown kind of frame {frame.kind:#04x}")
+        if handler is None or self._greeted != (frame.kind != wire.HELLO):
+            raise RemoteProtocolError("the first frame, and no other, is a Hello")
+        try:
+            handler(self, frame)
+        except RemoteProtocolError:
+            raise
+        except PolybusError as exc:
+            self.answer_error(frame.id, exc)
+
+    def _take_preface(self, data: bytes) -> bytes:
+        verdict = wire.take_preface(data)
+        if verdict is None:
+            self._preface = data
+            return b""
+        self.send(wire.PREFACE)
+        if not verdict:
+            raise RemoteProtocolError(f"unknown preface {data[:5].hex(' ')}")
+        self._preface = None
+        return data[len(wire.PREFACE) :]
+
+    def _hello(self, frame: Frame) -> None:
+        hello = wire.parse_meta(frame.meta, wire.Hello)
+        if wire.VERSION not in hello.versions:
+            raise RemoteProtocolError(
+                f"no version in common: it speaks {hello.versions}, this node {[wire.VERSION]}"
+            )
+        try:
+            self.identity = self._settings.identify(self._connection, hello.token)
+        except PolybusError as exc:
+            self.send(wire.encode_error(frame.id, exc))
+            self.outbox.close("not authorized")
+            return
+        self._max_peer_frame = min(self._settings.max_frame, max(hello.max_frame, wire.HEAD))
+        self._greeted = True
+        self.router.attach(self)
+        answer = wire.Hello(
+            versions=[wire.VERSION],
+            agent=f"polybus/{__version__}",
+            max_frame=self._settings.max_frame,
+            identity=str(self.identity),
+        )
+        self.send(wire.encode(wire.HELLO, frame.id, meta=wire.encode_meta(answer)))
+
+    def _register(self, frame: Frame) -> None:
+        self.router.register(self, to_service(frame.name), frame.name)
+        self.answer(frame.id)
+
+    def _unregister(self, frame: Frame) -> None:
+        self.answer(frame.id, {"removed": self.router.unregister(self, frame.name)})
+
+    def _cancel(self, frame: Frame) -> None:
+        call = self._made.pop(frame.id, None)
+        if call is not None:
+            self.router.cancel(call)
+
+    def _subscribe(self, frame: Frame) -> None:
+        topic = to_pattern(frame.name)
+        self.router.subscribe(self, topic, topic)
+        self.answer(frame.id)
+
+    def _unsubscribe(self, frame: Frame) -> None:
+        removed = self.router.unsubscribe(self, frame.name, frame.name)
+        self.answer(frame.id, {"removed": removed})
+
+    def _ask(self, frame: Frame) -> None:
+        question = QUESTIONS.get(frame.name)
+        if question is None:
+            raise LocalProtocolError(f"this node knows no question {frame.name!r}")
+        self.answer(frame.id, question(self, frame))
+
+    def _ping(self, frame: Frame) -> None:
+        self.send(wire.encode(wire.PONG, frame.id))
+
+    def _pong(self, frame: Frame) -> None:
+        pass  # any frame is a sign of life
+
+    def _goodbye(self, frame: Frame) -> None:
+        for name in tuple(self.registrations or ()):
+            self.router.unregister(self, name)
+        self.answer(frame.id)
+
+    # -- bounds --------------------------------------------------------------------------------------------------------
+
+    def _hold(self, call: Call, frame: bytes) -> None:
+        if self._held is None:
+            self._held = HeldCalls()
+            self.outbox.on_drained = self._retry_held
+        until = self.router.clock.monotonic() + self._settings.forward_timeout
+        if not self._held.hold(call, frame, until):
+            self._stall(call)
+
+    def _retry_held(self) -> None:
+        if self._held:
+            self._held.retry(self.outbox.offer)
+
+    def _stall(self, call: Call) -> None:
+        self.traffic.dropped += 1
+        self._taken.pop(call.id, None)
+        self.router.fail(call, Status.STALLED, b"the service does not take its calls")
+
+    def _refuse_large_reply(self, reply: Reply, size: int) -> None:
+        ident: int = reply.call.token
+        self._made.pop(ident, None)
+        if not reply.final:
+            self.router.cancel(reply.call)
+        text = _too_large(size, self._max_peer_frame)
+        self.send(wire.encode(wire.REPLY, ident, "", text, arg=Status.TOO_LARGE))
+
+    def _time_left(self, call: Call) -> int:
+        if call.deadline is None:
+            return 0
+        left = round((call.deadline - self.router.clock.monotonic()) * 1000)
+        return min(max(left, 1), wire.MAX_TIMEOUT_MS)
+
+
+_checked_topic = lru_cache(maxsize=4096)(to_pattern)  # publishers repeat their topics
+
+
+def _headers(frame: bytes, at: int, size: int) -> Mapping[str, str]:
+    return wire.parse_headers(frame[at : at + size])
+
+
+def _too_large(size: int, limit: int) -> bytes:
+    return f"a frame of {size} bytes does not fit the peer's {limit}".encode()
+
+
+def _list_services(session: NativeSession, asked: Frame) -> Mapping[str, object]:
+    session.router.check(session.identity, "admin", "services")
+    return {
+        "services": [
+            {
+                "name": found.name,
+                "shared": found.shared,
+                "wire": found.wire,
+                "prefix": found.prefix,
+                "peer": found.endpoint.peer,
+                "owner": str(found.endpoint.identity),
+                "calls": found.traffic.calls,
+            }
+            for found in session.router.services
+        ]
+    }
+
+
+QUESTIONS: Final[dict[str, Callable[[NativeSession, Frame], Mapping[str, object]]]] = {
+    "services": _list_services
+}
+"""What an Ask can name; the answer goes out as the meta map of an Ok."""
+
+HOT: Final[dict[int, Callable[[NativeSession, bytes, Head], None]]] = {
+    wire.CALL: NativeSession._call,
+    wire.REPLY: NativeSession._reply,
+    wire.PUBLISH: NativeSession._publish,
+}
+"""What comes often, and is taken apart by whoever handles it."""
+
+HANDLERS: Final[dict[int, Callable[[NativeSession, Frame], None]]] = {
+    wire.HELLO: NativeSession._hello,
+    wire.PING: NativeSession._ping,
+    wire.PONG: NativeSession._pong,
+    wire.GOODBYE: NativeSession._goodbye,
+    wire.REGISTER: NativeSession._register,
+    wire.UNREGISTER: NativeSession._unregister,
+    wire.CANCEL: NativeSession._cancel,
+    wire.SUBSCRIBE: NativeSession._subscribe,
+    wire.UNSUBSCRIBE: NativeSession._unsubscribe,
+    wire.ASK: NativeSession._ask,
+}
+"""What else a client may send; a PolybusError that is no protocol error is the answer to that frame."""
