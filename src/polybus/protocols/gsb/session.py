@@ -34,6 +34,7 @@ from polybus.protocols.gsb.wire import (
     tell_framing,
 )
 from polybus.transports.outbox import Outbox
+from polybus.transports.pieces import Pieces
 
 MAX_ROUTES: Final = 1024  # cached addresses per connection
 
@@ -63,10 +64,8 @@ class GsbSession(GsbParty):
     __slots__ = (
         "_alive",
         "_departures",
-        "_have",
         "_last_seen",
-        "_need",
-        "_parts",
+        "_pieces",
         "_pinged",
         "_recipients",
         "_routes",
@@ -80,10 +79,7 @@ class GsbSession(GsbParty):
 
     def __init__(self, room: GsbRoom, identity: Identity = ANONYMOUS, peer: str = "") -> None:
         super().__init__(room, identity, peer)
-        # Input that is not a whole frame yet
-        self._parts: list[bytes] = []
-        self._have = 0
-        self._need = 0
+        self._pieces = Pieces()
         # What was learnt of this client's traffic; valid while the epochs stand
         self.call_templates: dict[bytes, CallTemplate] = {}
         self.reply_templates: dict[bytes, ReplyTemplate] = {}
@@ -111,25 +107,19 @@ class GsbSession(GsbParty):
             return
         self._alive = True
         self.traffic.bytes_in += len(data)
-        if self._have:
-            # A large frame comes in many pieces: they are joined once, when it is whole.
-            self._parts.append(data)
-            self._have += len(data)
-            if self._have < self._need:
-                return
-            data = b"".join(self._parts)
-            self._parts.clear()
-            self._have = 0
+        whole = self._pieces.add(data)
+        if whole is None:
+            return
         try:
             if self.framing is None:
-                self._begin(data)
+                self._begin(whole)
             if self.framing is CURRENT:
                 self._refresh()
-                pos = relay(self, data)
+                pos = relay(self, whole)
             else:
-                pos = self._take_all(data)
+                pos = self._take_all(whole)
             if not self.stopped:
-                self._keep(data, pos)
+                self._keep(whole, pos)
         finally:
             self._room.flush(self)
 
@@ -174,20 +164,14 @@ class GsbSession(GsbParty):
         if not rest:
             return
         framing = self.framing
-        if framing is None:
-            self._need = 5
-        elif rest < framing.header:
-            self._need = framing.header
-        else:
-            self._need = framing.length(data, pos)
-            if self._need == rest:  # nothing but a header
+        need = 5 if framing is None else framing.header
+        if framing is not None and rest >= need:
+            need = framing.length(data, pos)
+            if need == rest:  # nothing but a header
                 raise RemoteProtocolError("a frame of length 0")
-            if self._need > self.max_frame:
-                raise RemoteProtocolError(
-                    f"a frame of {self._need} bytes is over the limit of {self.max_frame}"
-                )
-        self._parts.append(data[pos:])
-        self._have = rest
+            if need > self.max_frame:
+                raise RemoteProtocolError(f"a frame of {need} bytes is over {self.max_frame}")
+        self._pieces.keep(data[pos:], need)
 
     def _take_all(self, data: bytes) -> int:
         """All whole frames, one by one: the way for the legacy framing."""
