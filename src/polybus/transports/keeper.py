@@ -49,6 +49,7 @@ class Keeper:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._up.set()
 
     async def ready(self, timeout: float | None) -> None:
         """Return once the connection is up.
@@ -73,7 +74,9 @@ class Keeper:
                     async with asyncio.timeout(TICK):
                         await self._down.wait()
                 if self._up.is_set():
-                    await self._tick()
+                    # The connection may end within the tick, which must not end the keeping.
+                    with contextlib.suppress(PolybusError):
+                        await self._tick()
                 continue
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, LONGEST_PAUSE)

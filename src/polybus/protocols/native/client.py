@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -31,6 +30,7 @@ from polybus.protocols.native.replies import StreamedReply, WholeReply
 from polybus.protocols.native.serving import Handler, Serving
 from polybus.protocols.native.wire import MAX_FRAME, Frame
 from polybus.transports.connection import Connection, Connections, SessionFactory
+from polybus.transports.keeper import Keeper
 from polybus.transports.outbox import Bounds, MiB
 
 log = logging.getLogger("polybus.client")
@@ -43,9 +43,6 @@ Sink = Callable[[str, bytes, Mapping[str, str]], None]
 
 GREETING_TIMEOUT: Final = 3.0
 REQUEST_TIMEOUT: Final = 30.0
-FIRST_PAUSE: Final = 0.05  # seconds before the first try to connect again
-LONGEST_PAUSE: Final = 0.6  # so that a client is back within a second of its node
-TICK: Final = 1.0
 
 # A client never stops reading to slow itself down: a node that waits for it to read would wait for ever.
 CLIENT_BOUNDS: Final = Bounds(pending_bytes=1024 * MiB, share_bytes=1024 * MiB)
@@ -66,10 +63,8 @@ class NativeClient:
         self._sinks: Subscriptions[Sink] = Subscriptions()
         self._patterns: dict[str, int] = {}
         self._peer: Peer | None = None
-        self._ended = asyncio.Event()
-        self._up = asyncio.Event()
-        self._closing = False
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper = Keeper(self._connect, self._tick)
+        self._closed = False
         self._loop = asyncio.get_running_loop()
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -80,8 +75,7 @@ class NativeClient:
         Raises:
             PeerUnavailable, NotAuthorized, RemoteProtocolError: there is nothing to close then.
         """
-        await self._connect()
-        self._keeper = self._loop.create_task(self._keep(), name="polybus client")
+        await self._keeper.start()
 
     async def drain(self) -> None:
         """Take no new calls, finish those that are under way, then close."""
@@ -94,15 +88,13 @@ class NativeClient:
 
     async def close(self) -> None:
         """Close at once; what is under way fails. May be called twice."""
-        self._closing = True
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        self._closed = True
+        await self._keeper.stop()
         self._serving.stop()
-        if self._peer is not None:
-            self._peer.close("closed by us")
-            await self._ended.wait()
-        self._up.set()
+        peer = self._peer
+        if peer is not None:
+            peer.close("closed by us")
+            await peer.ended.wait()
 
     @property
     def connected(self) -> bool:
@@ -127,11 +119,9 @@ class NativeClient:
         except BaseException:
             peer.outbox.abort("greeting failed")
             raise
-        self._ended.clear()
-        self._peer = peer
-        self._up.set()
         if peer.lost:
-            self.connection_ended(peer)
+            raise PeerUnavailable("the connection ended as soon as it stood")
+        self._peer = peer
 
     async def _restore(self, peer: Peer) -> None:
         """Register and subscribe again. A name may still be held by our own dead connection: it is tried again."""
@@ -144,27 +134,8 @@ class NativeClient:
         for pattern in tuple(self._patterns):
             await peer.request(wire.SUBSCRIBE, pattern, timeout=REQUEST_TIMEOUT)
 
-    async def _keep(self) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            if self._peer is not None:
-                pause = FIRST_PAUSE
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(TICK):
-                        await self._ended.wait()
-                self._connections.tick(self._connections.clock.monotonic())
-                await self._retry_names()
-                continue
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, LONGEST_PAUSE)
-            try:
-                await self._connect()
-            except PolybusError as exc:
-                log.debug("cannot connect again: %s", exc.text)
-            else:
-                log.info("connected again")
-
-    async def _retry_names(self) -> None:
+    async def _tick(self) -> None:
+        self._connections.tick(self._connections.clock.monotonic())
         for name in tuple(self._unregistered):
             peer = self._peer
             if peer is None:
@@ -181,13 +152,9 @@ class NativeClient:
             ConnectionLost: the client was closed.
         """
         while self._peer is None:
-            if self._closing:
+            if self._closed:
                 raise ConnectionLost("the client is closed")
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._up.wait()
-            except TimeoutError as exc:
-                raise PeerUnavailable(f"not connected for {timeout:g} s") from exc
+            await self._keeper.ready(timeout)
         return self._peer
 
     async def _request(self, kind: int, name: str = "", **rest: Any) -> Frame:
@@ -396,10 +363,9 @@ class NativeClient:
         if peer is not self._peer:
             return
         self._peer = None
-        self._up.clear()
         self._unregistered.clear()
         self._serving.stop()
-        self._ended.set()
+        self._keeper.lost()
 
 
 def _time_out(waiting: WholeReply | StreamedReply, name: str, timeout: float) -> None:

@@ -81,6 +81,7 @@ class Peer:
         self.pending: dict[int, Waiting] = {}
         self.hello = wire.Hello(versions=[])
         self.lost = False
+        self.ended = asyncio.Event()
         self._connection = connection
         self._owner = owner
         self._token = token
@@ -133,6 +134,7 @@ class Peer:
         for each in waiting.values():
             each.fail(error)
         self._drained()
+        self.ended.set()
         self._owner.connection_ended(self)
 
     def tick(self, now: float) -> None:
