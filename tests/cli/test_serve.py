@@ -3,60 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-POLYBUS = str(Path(sys.executable).with_name("polybus"))
-ANY_PORT = "tcp://127.0.0.1:0"
-
-
-@contextmanager
-def started(*args: str, cwd: Path, **env: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A node that has said `ready`, and the addresses that it printed before."""
-    process = subprocess.Popen(
-        [POLYBUS, "serve", *args],
-        cwd=cwd,
-        env={**os.environ, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        lines = []
-        while (line := process.stdout.readline().rstrip("\n")) != "ready":
-            assert line, process.communicate()
-            lines.append(line)
-        yield process, [line.removeprefix("listening ") for line in lines]
-    finally:
-        process.kill()
-        process.communicate()
+from tests.cli.processes import ANY_PORT, node, running
 
 
 def refused(*args: str, cwd: Path, **env: str) -> str:
     """The stderr of a `serve` that must not start: exit code 2 and one line."""
-    done = subprocess.run(
-        [POLYBUS, "serve", *args],
-        cwd=cwd,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=15,
-    )
-    assert done.returncode == 2, done
-    assert done.stdout == ""
-    assert done.stderr.startswith("polybus: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+    with running("serve", *args, cwd=cwd, **env) as process:
+        out, err = process.communicate(timeout=15)
+    assert process.returncode == 2, (out, err)
+    assert out == ""
+    assert err.startswith("polybus: ")
+    assert err.count("\n") == 1
+    return err
 
 
 def port_of(address: str) -> int:
@@ -66,26 +31,26 @@ def port_of(address: str) -> int:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_node_with_code_0_and_frees_its_addresses(number, tmp_path):
     path = tmp_path / "node.sock"
-    with started("--listen", ANY_PORT, "--listen", f"unix:{path}", cwd=tmp_path) as (node, where):
+    with node("--listen", ANY_PORT, "--listen", f"unix:{path}", cwd=tmp_path) as (process, where):
         assert where[1] == f"unix://{path}"
         port = port_of(where[0])
         with socket.create_connection(("127.0.0.1", port)):
-            node.send_signal(number)
-            out, err = node.communicate(timeout=15)
-    assert (node.returncode, out, err) == (0, "", "")
+            process.send_signal(number)
+            out, err = process.communicate(timeout=15)
+    assert (process.returncode, out, err) == (0, "", "")
     assert not path.exists()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 
 
 def test_port_0_takes_a_free_port_and_prints_it(tmp_path):
-    with started("--listen", ANY_PORT, cwd=tmp_path) as (_, where):
+    with node("--listen", ANY_PORT, cwd=tmp_path) as (_, where):
         assert where[0].startswith("tcp://127.0.0.1:")
         socket.create_connection(("127.0.0.1", port_of(where[0]))).close()
 
 
 def test_gsb_url_adds_a_listener_pinned_to_gsb(tmp_path):
-    with started("--listen", ANY_PORT, cwd=tmp_path, GSB_URL=ANY_PORT) as (_, where):
+    with node("--listen", ANY_PORT, cwd=tmp_path, GSB_URL=ANY_PORT) as (_, where):
         assert [address.split(":")[0] for address in where] == ["tcp", "gsb+tcp"]
 
 
@@ -137,25 +102,20 @@ def test_a_misspelt_key_is_one_line_and_code_2(tmp_path):
 
 def test_check_reads_the_configuration_and_starts_nothing(tmp_path):
     path = tmp_path / "node.sock"
-    done = subprocess.run(
-        [POLYBUS, "serve", "--check", "--listen", f"unix:{path}"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=15,
-    )
-    assert (done.returncode, done.stdout) == (0, "configuration is good\n")
+    with running("serve", "--check", "--listen", f"unix:{path}", cwd=tmp_path) as process:
+        out, _ = process.communicate(timeout=15)
+    assert (process.returncode, out) == (0, "configuration is good\n")
     assert list(tmp_path.iterdir()) == []
     assert "bad address" in refused("--check", "--listen", "nowhere", cwd=tmp_path)
 
 
 def test_what_a_peer_did_wrong_is_logged_once_as_json_with_its_connection(tmp_path):
-    with started("--listen", ANY_PORT, cwd=tmp_path) as (node, where):
+    with node("--listen", ANY_PORT, cwd=tmp_path) as (process, where):
         with socket.create_connection(("127.0.0.1", port_of(where[0]))) as peer:
             peer.sendall(b"\xff" * 64)
             assert peer.recv(1) == b""
-        node.terminate()
-        _, err = node.communicate(timeout=15)
+        process.terminate()
+        _, err = process.communicate(timeout=15)
     lines = [json.loads(line) for line in err.splitlines()]
     assert [line["level"] for line in lines] == ["warning"]
     assert isinstance(lines[0]["connection"], int)
@@ -166,5 +126,5 @@ def test_a_stale_socket_file_is_replaced(tmp_path):
     path = tmp_path / "node.sock"
     with socket.socket(socket.AF_UNIX) as gone:
         gone.bind(str(path))
-    with started("--listen", f"unix:{path}", cwd=tmp_path):
+    with node("--listen", f"unix:{path}", cwd=tmp_path):
         assert stat.S_ISSOCK(path.stat().st_mode)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import trustme
 
+import polybus
 from polybus.core.endpoint import Identity
 from polybus.core.policy import Verb
-from polybus.errors import ConfigError
+from polybus.errors import ConfigError, PeerUnavailable
 from polybus.model.clock import SystemClock
 from polybus.protocols.gsb.wire import (
     BAD_REQUEST,
@@ -29,6 +30,7 @@ from polybus.protocols.gsb.wire import (
     parse_code,
     parse_reply,
 )
+from polybus.protocols.t2.wire import encode_frame, unit_content
 from polybus.server import Config, Limits, Node
 from polybus.transports.connection import Connection, Connections
 from polybus.transports.outbox import Outbox
@@ -210,6 +212,33 @@ async def test_a_program_around_the_node_connects_in_memory(pin):
         await session.got_some.wait()
         (registration,) = node.router.services
         assert registration.endpoint.identity == Identity("local")
+
+
+async def test_the_sdk_reaches_a_running_node_of_its_process_by_name():
+    async with running(name="here"), polybus.connect("memory:here") as bus:
+        await bus.serve("twice", lambda body: body * 2)
+        assert await bus.call("twice", b"ab") == b"abab"
+    with pytest.raises(PeerUnavailable):
+        await polybus.connect("memory:here")
+
+
+async def test_a_native_client_calls_a_gsb_service_through_one_port(connect):
+    async with running() as node:
+        service = await connect(node)
+        await service.register("/echo")
+        async with polybus.connect(str(node.addresses[0])) as bus:
+            reply = asyncio.create_task(bus.call("echo", b"question"))
+            await service.answer(b"answer")
+            assert await reply == b"answer"
+
+
+@pytest.mark.parametrize("pin", ["", "t2+"])
+async def test_a_t2_client_on_this_machine_may_stop_the_node(pin, connect):
+    async with running(pin + ANY_PORT) as node:
+        client = await connect(node)
+        client.writer.write(encode_frame(0, unit_content("Stop")))
+        await node.wait()
+        assert await client.reader.read()
 
 
 class OnlyThisUser:

@@ -26,6 +26,11 @@ from polybus.errors import ConfigError, NotReachable, PolybusError, Refused, Tim
 # `polybus version` does not pay for what `polybus serve` needs.
 VERBS: Final = {
     "serve": ("serve", "serve"),
+    "call": ("call", "call"),
+    "reply": ("call", "reply"),
+    "pub": ("pub", "pub"),
+    "sub": ("pub", "sub"),
+    "service": ("service", "service"),
     "config": ("config", "config"),
     "errors": ("errors", "errors"),
     "version": ("version", "version"),
@@ -68,7 +73,13 @@ def exit_code(error: PolybusError) -> int:
 def main() -> None:
     """Run the program named on the command line and exit."""
     try:
-        polybus(prog_name="polybus")
+        code = polybus.main(prog_name="polybus", standalone_mode=False)
     except PolybusError as error:
         click.echo(f"polybus: {error.text}", err=True)
-        sys.exit(exit_code(error))
+        code = exit_code(error)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except click.Abort:
+        code = 130
+    sys.exit(code or 0)

@@ -1,6 +1,7 @@
 """How verbs print: tables for people, JSON for programs.
 
-Invariant: with `--json` stdout holds one JSON value and nothing else.
+Invariant: with `--json` stdout holds one JSON value, or one per line for what comes one by one, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ def json_option(command: F) -> F:
 
 def print_json(value: object) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def print_json_line(value: object) -> None:
+    """One of many values, each on its line, as soon as it is there."""
+    click.echo(msgspec.json.encode(value))
 
 
 def print_table(rows: Sequence[dict[str, object]], as_json: bool) -> None:

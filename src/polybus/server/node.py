@@ -16,6 +16,7 @@ from polybus.core.policy import Policy
 from polybus.core.router import Router
 from polybus.errors import ConfigError
 from polybus.model.clock import Clock, SystemClock
+from polybus.protocols.native.local import close_door, open_door
 from polybus.server.config import Config
 from polybus.server.health import Health, LoopLag, State
 from polybus.server.wires import Pinned, Wire, wires
@@ -45,13 +46,18 @@ class Node:
         *,
         clock: Clock | None = None,
         policy: Policy | None = None,
+        name: str = "",
     ) -> None:
         """Take the settings and check all that can be checked without touching the network.
+
+        Args:
+            name: While the node runs, `memory:NAME` leads to it inside this process.
 
         Raises:
             ConfigError: a bad address, an unknown protocol pin, or an unusable TLS file.
         """
         self.config = config or Config()
+        self.name = name
         self.clock = clock or SystemClock()
         self.router = Router(self.clock, policy)
         limits = self.config.limits
@@ -86,6 +92,7 @@ class Node:
                 await listener.stop()
             raise
         self._ticking = asyncio.create_task(self._tick(), name="polybus tick")
+        open_door(self.connect_memory, self.name)
         self._state = "ready"
 
     async def wait(self) -> None:
@@ -104,6 +111,7 @@ class Node:
         if self._state != "ready":
             return
         self._state = "draining"
+        close_door(self.connect_memory, self.name)
         for listener in self._listeners:
             listener.pause()
         self.router.drain()

@@ -1,6 +1,7 @@
 """The protocol rooms as the node sees them: one list, in the order in which first bytes are judged.
 
-Invariant: a room appears here once, and nothing else in the server names it.
+Invariant: a room appears here once; the node beside it names none, but for the native wire's door to
+programs in the same process.
 """
 
 from __future__ import annotations

@@ -1,0 +1,97 @@
+"""The verbs that talk to a node, each as a process against a real one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from polybus.protocols.gsb.wire import CURRENT, Kind, encode_name
+from tests.cli.processes import ANY_PORT, lines_until, node, run, running
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with node("--listen", ANY_PORT) as (_, where):
+        yield where[0]
+
+
+def test_call_prints_what_reply_answers_and_reply_prints_the_call(url):
+    with running("reply", "cli/fixed", "pong", "--count", "2", POLYBUS_URL=url) as service:
+        lines_until(service.stderr, "answering cli/fixed")
+        plain = run("call", "cli/fixed", "ping", "--header", "a=b", "--url", url)
+        assert (plain.returncode, plain.stdout) == (0, b"pong")
+        streamed = run("call", "cli/fixed", "ping", "--stream", "--json", "--url", url)
+        assert json.loads(streamed.stdout) == {"payload": "pong"}
+        out, _ = service.communicate(timeout=15)
+    assert service.returncode == 0
+    assert out == "cli/fixed a=b ping\ncli/fixed ping\n"
+
+
+def test_a_body_from_stdin_comes_back_byte_for_byte(url):
+    body = bytes(range(256)) * 100
+    with running("reply", "cli/echo", "--url", url) as service:
+        lines_until(service.stderr, "answering cli/echo")
+        assert run("call", "cli/echo", "-", "--url", url, stdin=body).stdout == body
+        shown = run("call", "cli/echo", "-", "--json", "--url", url, stdin=b"\xff")
+        assert json.loads(shown.stdout) == {"payload_base64": "/w=="}
+        listed = run("service", "ls", "--json", "--url", url)
+        assert [row["name"] for row in json.loads(listed.stdout)] == ["cli/echo"]
+        assert b"cli/echo" in run("service", "ls", "--url", url).stdout
+        service.send_signal(signal.SIGINT)
+        service.communicate(timeout=15)
+    assert service.returncode == 0
+    assert run("service", "ls", "--url", url).stdout == b""
+
+
+def test_sub_prints_what_pub_publishes(url):
+    with running("sub", "price/**", "--count", "2", "--json", "--url", url) as subscriber:
+        lines_until(subscriber.stderr, "subscribed to price/**")
+        said = run("pub", "price/a", "12", "--header", "unit=eur", "--url", url)
+        assert said.stdout == b"published; receivers: 1\n"
+        counted = run("pub", "price/b/c", "13", "--json", "--url", url)
+        assert json.loads(counted.stdout) == {"name": "price/b/c", "receivers": 1}
+        out, _ = subscriber.communicate(timeout=15)
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"name": "price/a", "headers": {"unit": "eur"}, "payload": "12"},
+        {"name": "price/b/c", "headers": {}, "payload": "13"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (("call", "cli/nobody"), 3, "no such service: cli/nobody"),
+        (("pub", "bad//name"), 4, "invalid name 'bad//name'"),
+        (("call", "x", "--url", "zzz://here"), 2, "the scheme is none of"),
+        (("call", "x", "--url", "tcp://127.0.0.1:1"), 3, "cannot connect"),
+    ],
+)
+def test_an_error_is_one_line_and_its_exit_code(args, code, message, url):
+    done = run(*args, POLYBUS_URL=url)
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert message in done.stderr.decode()
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_call_that_is_not_answered_in_time_ends_with_code_5(url):
+    # A GSB service that registers and never answers.
+    port = int(url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as service:
+        service.sendall(CURRENT.encode(Kind.REGISTER_REQUEST, encode_name("/cli/slow")))
+        service.recv(1)
+        done = run("call", "cli/slow", "--timeout", "200ms", "--url", url)
+    assert done.returncode == 5
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("call",), ("call", "x", "--timeout", "soon"), ("pub", "x", "--header", "novalue")],
+)
+def test_wrong_usage_ends_with_code_2(args):
+    done = run(*args)
+    assert done.returncode == 2
+    assert b"Usage: polybus" in done.stderr
