@@ -19,5 +19,5 @@ cpdef scan_broadcast(bytes data, Py_ssize_t pos, Py_ssize_t end)
 
 cpdef tuple field_at(bytes data, Py_ssize_t pos, Py_ssize_t end, int tag)
 
-@cython.locals(value=cython.longlong, shift=int, at=Py_ssize_t, byte=int)
+@cython.locals(value=cython.longlong, shift=int, at=Py_ssize_t, byte=cython.longlong)
 cpdef tuple varint_at(bytes data, Py_ssize_t pos, Py_ssize_t end)
