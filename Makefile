@@ -52,8 +52,12 @@ types: $(BUILT)
 interop crash fuzz soak: $(BUILT)
 	@sh scripts/pytest_some.sh $(PYTEST) -m $@ $(ARGS)
 
+# One of them: make bench BENCH=gsb
+BENCH ?= *
 bench: $(BUILT)
-	@if [ -f benches/run.py ]; then $(PY) benches/run.py $(ARGS); else echo "bench: nothing to run yet"; fi
+	@for program in benches/$(BENCH)/run.py; do \
+		if [ -f "$$program" ]; then $(PY) "$$program" $(ARGS) || exit 1; \
+		else echo "bench: nothing to run in $$program"; fi; done
 
 docs: $(BUILT)
 	$(PY) scripts/check_docs.py

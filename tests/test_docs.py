@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from polybus.cli.main import EXIT_CODES, VERBS
 from polybus.errors import ALL
 from polybus.server.load import SETTINGS
+from tests.cli.processes import ANY_PORT, node
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
@@ -39,3 +42,13 @@ def test_every_verb_and_exit_code_is_listed():
         assert re.search(rf"`{verb}\b", first_cells), verb
     for _, code in EXIT_CODES:
         assert str(code) in first_cells.split()
+
+
+def test_the_example_of_the_readme_runs_and_prints_what_it_says(capfd):
+    readme = REFERENCE.parent.parent / "README.md"
+    example = re.search(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.S)
+    assert example is not None
+    with node("--listen", ANY_PORT) as (_, where):
+        code = example[1].replace("polybus://127.0.0.1:15555", where[0])
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=15)
+    assert capfd.readouterr().out == "6\n"
