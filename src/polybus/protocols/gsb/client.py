@@ -135,7 +135,16 @@ class GsbClient:
 
     @property
     def connected(self) -> bool:
+        """Whether there is a connection at this moment."""
         return self._link is not None
+
+    async def ready(self, timeout: float | None = None) -> None:
+        """Return once the connection, and all that was bound and subscribed, stands again.
+
+        Raises:
+            PeerUnavailable: it did not within `timeout` seconds.
+        """
+        await self._keeper.ready(timeout)
 
     async def _connect(self) -> None:
         links: list[Link] = []
