@@ -247,9 +247,10 @@ pub async fn text_payload(bus: &Bus) -> Result<()> {
 pub async fn kill_topics(bus: &Bus) -> Result<()> {
     let (reader, writer) = (bus.connect().await?, bus.connect().await?);
     let mut feed = reader.subscribe_bytes("bus/kill").await?;
+    let data = t2_bus::transport::cbor_codec::ser(&note("to all"))?.to_vec();
     for topic in ["bus/kill", "bus/*", "*/*", "*/kill", "bus/**", "**/kill", "**"] {
-        // Other runs may subscribe to something that these reach as well.
-        ensure!(writer.publish_bytes(topic, vec![0xf6]).await? >= 1, "{topic}: nobody");
+        // Other runs may subscribe to something that these reach as well, so it is a proper note.
+        ensure!(writer.publish_bytes(topic, data.clone()).await? >= 1, "{topic}: nobody");
         loop {
             // ... and send such topics themselves.
             if next(topic, &mut feed).await?.topic == topic {
@@ -260,17 +261,14 @@ pub async fn kill_topics(bus: &Bus) -> Result<()> {
     expect("still there", bus.connect().await?.publish(&bus.topic("kill"), &note("x")).await?, 0)
 }
 
-/// Ten published `**` against a subscription of twenty fragments must not occupy the bus.
+/// Ten published `**` against a subscription of twenty fragments must not occupy the bus. They miss it
+/// at the very end: a match would keep the receiving library busy, which searches like the original.
 pub async fn deep_wildcards(bus: &Bus) -> Result<()> {
     let (reader, writer) = (bus.connect().await?, bus.connect().await?);
-    let deep = bus.topic(&["deep"; 20].join("/"));
-    let mut feed = reader.subscribe::<Note>(&deep).await?;
-    let pattern = ["**"; 10].join("/");
+    let _feed = reader.subscribe::<Note>(&bus.topic(&["deep"; 20].join("/"))).await?;
     let start = Instant::now();
-    let miss = bus.topic(&format!("{pattern}/end"));
-    expect("no match", writer.publish(&miss, &note("x")).await?, 0)?;
-    expect("match", writer.publish(&bus.topic(&pattern), &note("y")).await?, 1)?;
-    next("deep", &mut feed).await?;
+    let topic = bus.topic(&format!("{}/end", ["**"; 10].join("/")));
+    expect("recipients", writer.publish(&topic, &note("x")).await?, 0)?;
     let took = start.elapsed();
     ensure!(took < Duration::from_secs(1), "took {took:?}");
     Ok(())
