@@ -1,0 +1,369 @@
+"""One HTTP connection: Zbus clients, browsers and everything else that begins with a method (DESIGN 8).
+
+Invariant: any split of the input gives the same requests; answers to clients that match them by id go out at once,
+all others in the order of their requests; what cannot be understood is answered with its status and ends this
+connection only.
+
+Requests of one client differ mostly in their id and body. So the head without its id is the key under which the
+parsed head is kept, and only a head that was not seen before is parsed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from polybus.http.chunked import ChunkedBody
+from polybus.http.head import BadHead, Head, parse_head
+from polybus.http.origin import foreign
+from polybus.http.request import Request
+from polybus.http.response import encode_response
+from polybus.http.site import Party, Site
+from polybus.http.websocket import WebSocket
+from polybus.transports.outbox import Outbox
+
+_ID: Final = b"\r\nid: "
+CLOSE: Final = {"connection": "close"}
+MAX_HEADS: Final = 256  # kept per connection; a client with more kinds of requests gains nothing
+
+
+class HttpSession:
+    """The session. Handlers reach it as `request.connection`."""
+
+    __slots__ = (
+        "_alive",
+        "_chunks",
+        "_ended",
+        "_have",
+        "_head",
+        "_heads",
+        "_id",
+        "_last_seen",
+        "_need",
+        "_order",
+        "_parts",
+        "_party",
+        "_since",
+        "_skip",
+        "_socket",
+        "identity",
+        "outbox",
+        "peer",
+        "site",
+    )
+    outbox: Outbox
+
+    def __init__(self, site: Site, identity: Any = None, peer: str = "") -> None:
+        self.site = site
+        self.identity = identity
+        """Who the peer is, for the application; nothing here looks at it."""
+        self.peer = peer
+        # Input that is no whole request yet
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 0
+        self._head: Head | None = None
+        self._id = ""
+        self._chunks: ChunkedBody | None = None
+        self._skip = 0
+        self._heads: dict[tuple[bytes, bytes], Head] = {}
+        # Output that has to wait for its turn
+        self._order: deque[Request] = deque()
+        self._party: Party | None = None
+        self._socket: WebSocket | None = None
+        # Life
+        self._alive = True
+        self._ended = False
+        self._last_seen = 0.0
+        self._since: float | None = None
+
+    @property
+    def framed(self) -> bool:
+        """Whether every message has to be sent by itself (WebSocket)."""
+        return self._socket is not None
+
+    # -- Session --
+
+    def connection_made(self, outbox: Outbox) -> None:
+        self.outbox = outbox
+
+    def send(self, raw: bytes) -> None:
+        """Send one whole message now."""
+        if self._socket is None:
+            self.outbox.write(raw)
+        else:
+            self._socket.send(raw)
+
+    def data_received(self, data: bytes) -> None:
+        self._alive = True
+        if self._ended:
+            return
+        try:
+            if self._socket is not None:
+                self._socket.feed(data)
+            else:
+                self._read(data)
+        except BadHead as exc:
+            self._reject(exc)
+        finally:
+            if self._party is not None:
+                self._party.flush()
+
+    def eof_received(self) -> None:
+        """The peer sends no more: the connection closes, as the original servers do."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
+        self._order.clear()
+        if self._party is not None:
+            self._party.lost(exc)
+
+    def tick(self, now: float) -> None:
+        settings = self.site.settings
+        if self._alive:
+            self._alive = False
+            self._last_seen = now
+            if self._socket is not None:
+                self._socket.pinged = False
+        silent = now - self._last_seen
+        if self._is_partial():
+            # Bytes of a body count as progress, bytes of a head do not: a head is small.
+            if self._since is None or (self._head is not None and silent == 0.0):
+                self._since = now
+            elif now - self._since > settings.request_timeout:
+                self._reject(BadHead("the request did not come in time", 408))
+                return
+        else:
+            self._since = None
+        if silent > settings.idle_timeout:
+            self._close_idle()
+        elif (
+            self._socket is not None
+            and not self._socket.pinged
+            and 2 * silent > settings.idle_timeout
+        ):
+            self._socket.ping()
+        if self._party is not None:
+            self._party.tick(now)
+
+    # -- input --
+
+    def _is_partial(self) -> bool:
+        return bool(self._have or self._skip or self._head is not None)
+
+    def _read(self, data: bytes) -> None:
+        """Take all whole requests out of the input and keep the rest."""
+        if self._have:
+            # A large body comes in many pieces: they are joined once, when it is whole.
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._have = 0
+        pos = 0
+        size = len(data)
+        while pos < size and not self._ended:
+            in_body = self._head is not None or self._skip
+            after = self._continue(data, pos) if in_body else self._next(data, pos)
+            if after < 0:
+                break
+            pos = after
+            if self._socket is not None:
+                if pos < size:
+                    self._socket.feed(data[pos:])
+                return
+        if pos:
+            self._since = None
+        if pos < size and not self._ended:
+            self._parts.append(data[pos:])
+            self._have = size - pos
+
+    def _next(self, data: bytes, pos: int) -> int:
+        """Take the request that begins at `pos`; the position after it, or -1 when it is not whole."""
+        end = data.find(b"\r\n\r\n", pos)
+        if end < 0 or end - pos > self.site.settings.max_head:
+            if len(data) - pos > self.site.settings.max_head:
+                raise BadHead("the head of a request is too long", 431)
+            self._need = 0
+            return -1
+        if data[pos] == 13 and data[pos : pos + 2] == b"\r\n":
+            return pos + 2  # an empty line before a request, as some old clients send
+        cut = data.find(_ID, pos, end)
+        ident = ""
+        if cut < 0:
+            head = self._parse(data[pos:end])
+            ident = head.headers.pop("id", "")
+        else:
+            after_id = data.find(b"\r\n", cut + 6)
+            key = (data[pos:cut], data[after_id:end])
+            known = self._heads.get(key)
+            head = known if known is not None else self._learn(key)
+            # A second id in the same head replaces the first: last one wins.
+            ident = head.headers.pop("id", "") or _decode_id(data[cut + 6 : after_id])
+        body = end + 4
+        stop = body + head.length
+        if stop > len(data) or head.special:
+            if head.upgrade:
+                self._upgrade(head, data[pos:body])
+                return body
+            return self._begin(head, ident, data, body)
+        self.take(Request(self, head, ident, data[body:stop]))
+        return stop
+
+    def _learn(self, key: tuple[bytes, bytes]) -> Head:
+        head = self._parse(key[0] + key[1])
+        if "id" not in head.headers:
+            head.ordered = False
+            if len(self._heads) >= MAX_HEADS:
+                self._heads.clear()
+            self._heads[key] = head
+        return head
+
+    def _parse(self, raw: bytes) -> Head:
+        settings = self.site.settings
+        head = parse_head(raw, settings.max_headers)
+        head.foreign = foreign(head, settings)
+        head.special = head.chunked or head.upgrade or head.length > settings.max_body
+        return head
+
+    def _begin(self, head: Head, ident: str, data: bytes, pos: int) -> int:
+        """The head is there, its body is not: wait for it."""
+        if head.length > self.site.settings.max_body:
+            # Its bytes are passed over, so that requests behind it are still understood.
+            request = Request(self, head, ident, b"")
+            if head.ordered:
+                self._order.append(request)
+            request.send(encode_response(413, {}))
+            self._skip = head.length
+            return pos
+        self._head = head
+        self._id = ident
+        if head.chunked:
+            self._chunks = ChunkedBody(self.site.settings.max_body)
+        if head.headers.get("expect", "").lower() == "100-continue" and pos == len(data):
+            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._need = head.length
+        return pos
+
+    def _continue(self, data: bytes, pos: int) -> int:
+        """More of a body; the position after it, or -1 when more is needed."""
+        if self._skip:
+            passed = min(self._skip, len(data) - pos)
+            self._skip -= passed
+            return pos + passed
+        head = self._head
+        assert head is not None
+        if self._chunks is not None:
+            pos = self._chunks.feed(data, pos)
+            if self._chunks.done:
+                body = self._chunks.take()
+                self._chunks = self._head = None
+                self.take(Request(self, head, self._id, body))
+            return pos
+        if len(data) - pos < head.length:
+            return -1
+        self._head = None
+        self.take(Request(self, head, self._id, data[pos : pos + head.length]))
+        return pos + head.length
+
+    # -- requests --
+
+    def take(self, request: Request) -> None:
+        """Pass a whole request to whoever serves it."""
+        head = request.head
+        if head.ordered:
+            self._order.append(request)
+            if len(self._order) > self.site.settings.max_pipelined:
+                self.outbox.pause_reading()
+            if head.method == "OPTIONS":
+                self._answer_options(request)
+                return
+        if "cmd" not in head.headers:
+            found = self.site.find(head)
+            if found is not None:
+                self.site.handle(request, found)
+                return
+        party = self._party
+        if party is None:
+            if self.site.application is None:
+                request.respond(404, {}, b"Not Found")
+                return
+            party = self._party = self.site.application(self)
+        party.take(request)
+
+    def answer(self, request: Request, raw: bytes) -> None:
+        """Put the answer of an ordered request where HTTP wants it."""
+        if request.answer is not None:
+            return
+        request.answer = raw
+        order = self._order
+        while order and order[0].answer is not None and not self._ended:
+            first = order.popleft()
+            assert first.answer is not None
+            if first.head.method == "HEAD":
+                self.outbox.write(first.answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
+            else:
+                self.outbox.write(first.answer)
+            if not first.head.keep_alive:
+                self._end("asked to close")
+        if self.outbox.reading_paused and len(order) <= self.site.settings.max_pipelined // 2:
+            self.outbox.resume_reading()
+
+    def _answer_options(self, request: Request) -> None:
+        headers = {"allow": "GET, HEAD, POST, PUT, DELETE, OPTIONS"}
+        asked = request.head.headers
+        if "origin" in asked and not request.head.foreign:
+            headers["access-control-allow-origin"] = asked["origin"]
+            headers["access-control-allow-methods"] = headers["allow"]
+            headers["access-control-allow-headers"] = asked.get(
+                "access-control-request-headers", "*"
+            )
+        request.respond(204, headers)
+
+    def _upgrade(self, head: Head, raw: bytes) -> None:
+        """Become a WebSocket, whatever the path (protocol page Zbus §2)."""
+        if head.foreign:
+            self.outbox.write(encode_response(403, CLOSE, f"403: {head.foreign}".encode()))
+            self._end("foreign websocket")
+            return
+        socket = WebSocket(self, self.site.settings.max_body)
+        if socket.accept(raw):
+            self._socket = socket
+        else:
+            self._end("bad websocket handshake")
+
+    # -- the end --
+
+    def _reject(self, exc: BadHead) -> None:
+        """Tell the peer what was wrong; what follows cannot be understood, so the connection ends."""
+        body = b""
+        if exc.status != 413:
+            # Spelled as the original servers do, which take it for a command (protocol page Zbus §1).
+            body = b"Bad format: command(bad-request) not support" if exc.status == 400 else b""
+        self.outbox.write(encode_response(exc.status, CLOSE, body))
+        self._end(f"bad request: {exc.status}")
+
+    def _close_idle(self) -> None:
+        self._ended = True
+        if self._socket is not None:
+            self._socket.close("silent for too long")
+        else:
+            self.outbox.close("silent for too long")
+
+    def _end(self, reason: str) -> None:
+        self._ended = True
+        self._parts.clear()
+        self._have = 0
+        self.outbox.close(reason)
+
+
+def _decode_id(raw: bytes) -> str:
+    try:
+        ident = raw.decode().strip(" \t")
+    except UnicodeDecodeError:
+        ident = raw.decode("latin-1").strip(" \t")
+    if not ident.isprintable():
+        raise BadHead("a control character in header 'id'")
+    return ident
