@@ -9,23 +9,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple
 
+from polybus.core.group_options import BEGINNING, Start
 from polybus.core.subscriptions import Subscriptions
 from polybus.errors import (
     CallTimeout,
     ConnectionLost,
-    Draining,
     NameTaken,
     PeerUnavailable,
     PolybusError,
 )
 from polybus.model.clock import SystemClock
 from polybus.model.message import NO_HEADERS
+from polybus.model.record import NewRecord
 from polybus.protocols.native import wire
+from polybus.protocols.native.consuming import Consumer, Consumers
+from polybus.protocols.native.metas import Chunks, Fetch
 from polybus.protocols.native.names import WIRE, to_pattern, to_service
 from polybus.protocols.native.peer import Peer
+from polybus.protocols.native.producing import Producer
 from polybus.protocols.native.replies import StreamedReply, WholeReply
 from polybus.protocols.native.serving import Handler, Serving
 from polybus.protocols.native.wire import MAX_FRAME, Frame
@@ -48,6 +53,14 @@ REQUEST_TIMEOUT: Final = 30.0
 CLIENT_BOUNDS: Final = Bounds(pending_bytes=1024 * MiB, share_bytes=1024 * MiB)
 
 
+class Fetched(NamedTuple):
+    """Raw chunks of a topic; `next` is where to go on."""
+
+    first: int
+    next: int
+    chunks: Sequence[bytes]
+
+
 class NativeClient:
     """One client of one node."""
 
@@ -62,6 +75,8 @@ class NativeClient:
         self._unregistered: set[str] = set()
         self._sinks: Subscriptions[Sink] = Subscriptions()
         self._patterns: dict[str, int] = {}
+        self._producer = Producer()
+        self._consumers = Consumers()
         self._peer: Peer | None = None
         self._keeper = Keeper(self._connect, self._tick)
         self._closed = False
@@ -91,6 +106,7 @@ class NativeClient:
         self._closed = True
         await self._keeper.stop()
         self._serving.stop()
+        self._consumers.fail(ConnectionLost("the client is closed"))
         peer = self._peer
         if peer is not None:
             peer.close("closed by us")
@@ -133,6 +149,7 @@ class NativeClient:
                 log.warning("the name %s is taken; trying again", name)
         for pattern in tuple(self._patterns):
             await peer.request(wire.SUBSCRIBE, pattern, timeout=REQUEST_TIMEOUT)
+        await self._consumers.rejoin(peer)
 
     async def _tick(self) -> None:
         self._connections.tick(self._connections.clock.monotonic())
@@ -278,11 +295,14 @@ class NativeClient:
         return list((await self.ask("services"))["services"])
 
     async def ask(
-        self, question: str, arguments: Mapping[str, object] | None = None
+        self,
+        question: str,
+        arguments: Mapping[str, object] | None = None,
+        payload: bytes = b"",
     ) -> dict[str, Any]:
         """One of the node's administrative requests."""
         meta = wire.encode_meta(arguments) if arguments else b""
-        answer = await self._request(wire.ASK, question, meta=meta)
+        answer = await self._request(wire.ASK, question, meta=meta, payload=payload)
         return wire.parse_meta(answer.meta, dict[str, Any])
 
     # -- publications --------------------------------------------------------------------------------------------------
@@ -341,6 +361,69 @@ class NativeClient:
         del self._patterns[pattern]
         return True
 
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    async def produce(self, topic: str, record: NewRecord, *, create: bool = False) -> int:
+        """Store a record, and return its offset once it is durable.
+
+        Raises:
+            NoSuchTopic, InvalidName, NotAuthorized, LimitExceeded, StorageFull: it is not stored.
+            ConnectionLost: whether it is stored is not known; with an id it can be produced again.
+        """
+        peer = self._peer or await self._ready(REQUEST_TIMEOUT)
+        if peer.outbox.congested:
+            await peer.room()
+        return await self._producer.add(peer, topic, record, create)
+
+    async def produce_many(
+        self, topic: str, records: Sequence[NewRecord], *, create: bool = False
+    ) -> int:
+        """Store records in order, all or none, and return the offset of the first. Raises as `produce`."""
+        peer = self._peer or await self._ready(REQUEST_TIMEOUT)
+        if peer.outbox.congested:
+            await peer.room()
+        return await self._producer.add_many(peer, topic, records, create)
+
+    async def consume(
+        self,
+        topic: str,
+        group: str,
+        window: int,
+        *,
+        start: Start = BEGINNING,
+        options: dict[str, Any] | None = None,
+        create: bool = False,
+    ) -> Consumer:
+        """Join a group, over reconnects too.
+
+        Raises:
+            NoSuchTopic, InvalidName, NotAuthorized, Conflict, OutOfRange.
+        """
+        consumer = Consumer(
+            topic,
+            group,
+            window,
+            start=start,
+            options=options,
+            create=create,
+            forget=self._consumers.forget,
+        )
+        await self._consumers.add(self._peer or await self._ready(REQUEST_TIMEOUT), consumer)
+        return consumer
+
+    async def fetch(self, topic: str, start: int, end: int | None, max_bytes: int) -> Fetched:
+        """Encoded chunks from `start` on; a chunk may begin before it.
+
+        Raises:
+            NoSuchTopic, OutOfRange, CorruptRecord, NotAuthorized.
+        """
+        meta = wire.encode_meta(Fetch(start, end, max_bytes))
+        answer = await self._request(wire.FETCH, topic, meta=meta)
+        found = wire.parse_meta(answer.meta, Chunks)
+        ends = list(accumulate(found.sizes, initial=0))
+        chunks = [answer.payload[a:b] for a, b in pairwise(ends)]
+        return Fetched(found.first, found.next, chunks)
+
     # -- what the connection tells -------------------------------------------------------------------------------------
 
     def call_came(self, peer: Peer, frame: Frame) -> None:
@@ -354,7 +437,10 @@ class NativeClient:
             sink(name, payload, headers)
 
     def delivery_came(self, frame: Frame) -> None:
-        raise Draining("no consumer")
+        self._consumers.take(frame)
+
+    def error_came(self, frame: Frame) -> None:
+        self._consumers.end(frame)
 
     def goodbye_came(self, reason: str) -> None:
         log.info("the node says goodbye: %s", reason)

@@ -13,11 +13,15 @@ from typing import Final
 from polybus._version import __version__
 from polybus.core.endpoint import Endpoint
 from polybus.core.router import Router
+from polybus.core.topics import Topics
 from polybus.errors import LocalProtocolError, PolybusError, RemoteProtocolError
 from polybus.model.message import NO_HEADERS, Call, Publication, Reply, Status
+from polybus.model.record import Delivery
 from polybus.protocols.native import wire
+from polybus.protocols.native.durable import Durable
 from polybus.protocols.native.held import HeldCalls
 from polybus.protocols.native.names import WIRE, to_pattern, to_service
+from polybus.protocols.native.questions import ask
 from polybus.protocols.native.settings import DEFAULTS, Settings
 from polybus.protocols.native.wire import Frame
 from polybus.transports.connection import Connection
@@ -38,6 +42,7 @@ class NativeSession(Endpoint):
     wire = WIRE
     __slots__ = (
         "_connection",
+        "_durable",
         "_frames",
         "_goodbye_said",
         "_greeted",
@@ -49,17 +54,24 @@ class NativeSession(Endpoint):
         "_preface",
         "_settings",
         "_taken",
+        "_topics",
         "outbox",
         "router",
     )
 
     def __init__(
-        self, connection: Connection, router: Router, settings: Settings = DEFAULTS
+        self,
+        connection: Connection,
+        router: Router,
+        settings: Settings = DEFAULTS,
+        topics: Topics | None = None,
     ) -> None:
         super().__init__()
         self.router = router
         self.outbox: Outbox = None  # type: ignore[assignment]  # set by connection_made
         self._settings = settings
+        self._topics = topics
+        self._durable: Durable | None = None
         self._connection = connection
         self._frames = wire.Frames(settings.max_frame)
         self._preface: bytes | None = b""
@@ -107,6 +119,8 @@ class NativeSession(Endpoint):
         self.closed = True
         self._held = None
         self.router.detach(self)
+        if self._durable is not None:
+            self._durable.left()
         self._made.clear()
         self._taken.clear()
 
@@ -190,6 +204,9 @@ class NativeSession(Endpoint):
         traffic.bytes_out += len(frame)
         return True
 
+    def deliver_record(self, delivery: Delivery) -> None:
+        self.durable().deliver(delivery)
+
     def cancel_call(self, call: Call) -> None:
         if self._taken.pop(call.id, None) is not None:
             # Refused when the queue is full: then the answer comes and nobody waits for it.
@@ -211,6 +228,18 @@ class NativeSession(Endpoint):
         self.traffic.failures += 1
         if ident:
             self.send(wire.encode_error(ident, error))
+
+    def durable(self) -> Durable:
+        """The durable side, made when it is first asked for: most clients never do.
+
+        Raises:
+            LocalProtocolError: this node has no durable topics.
+        """
+        if self._durable is None:
+            if self._topics is None:
+                raise LocalProtocolError("this node has no durable topics")
+            self._durable = Durable(self, self._topics)
+        return self._durable
 
     def send(self, frame: bytes) -> None:
         """Write what is never refused: answers."""
@@ -271,6 +300,12 @@ class NativeSession(Endpoint):
                 decode=wire.payload_of,
             )
         )
+
+    def _produce(self, frame: bytes, head: Head) -> None:
+        try:
+            self.durable().produce(frame, head)
+        except LocalProtocolError as exc:
+            self.answer_error(head[4], exc)
 
     def _publish(self, frame: bytes, head: Head) -> None:
         _length, _kind, _flags, name_size, ident, _arg, meta_size = head
@@ -340,6 +375,7 @@ class NativeSession(Endpoint):
         answer = wire.Hello(
             versions=[wire.VERSION],
             agent=f"polybus/{__version__}",
+            features=["durable"] if self._topics is not None else [],
             max_frame=self._settings.max_frame,
             identity=str(self.identity),
         )
@@ -365,12 +401,6 @@ class NativeSession(Endpoint):
     def _unsubscribe(self, frame: Frame) -> None:
         removed = self.router.unsubscribe(self, frame.name, frame.name)
         self.answer(frame.id, {"removed": removed})
-
-    def _ask(self, frame: Frame) -> None:
-        question = QUESTIONS.get(frame.name)
-        if question is None:
-            raise LocalProtocolError(f"this node knows no question {frame.name!r}")
-        self.answer(frame.id, question(self, frame))
 
     def _ping(self, frame: Frame) -> None:
         self.send(wire.encode(wire.PONG, frame.id))
@@ -428,33 +458,17 @@ def _too_large(size: int, limit: int) -> bytes:
     return f"a frame of {size} bytes does not fit the peer's {limit}".encode()
 
 
-def _list_services(session: NativeSession, asked: Frame) -> Mapping[str, object]:
-    session.router.check(session.identity, "admin", "services")
-    return {
-        "services": [
-            {
-                "name": found.name,
-                "shared": found.shared,
-                "wire": found.wire,
-                "prefix": found.prefix,
-                "peer": found.endpoint.peer,
-                "owner": str(found.endpoint.identity),
-                "calls": found.traffic.calls,
-            }
-            for found in session.router.services
-        ]
-    }
+def _durably(
+    handler: Callable[[Durable, Frame], None],
+) -> Callable[[NativeSession, Frame], None]:
+    return lambda session, frame: handler(session.durable(), frame)
 
-
-QUESTIONS: Final[dict[str, Callable[[NativeSession, Frame], Mapping[str, object]]]] = {
-    "services": _list_services
-}
-"""What an Ask can name; the answer goes out as the meta map of an Ok."""
 
 HOT: Final[dict[int, Callable[[NativeSession, bytes, Head], None]]] = {
     wire.CALL: NativeSession._call,
     wire.REPLY: NativeSession._reply,
     wire.PUBLISH: NativeSession._publish,
+    wire.PRODUCE: NativeSession._produce,
 }
 """What comes often, and is taken apart by whoever handles it."""
 
@@ -468,6 +482,12 @@ HANDLERS: Final[dict[int, Callable[[NativeSession, Frame], None]]] = {
     wire.CANCEL: NativeSession._cancel,
     wire.SUBSCRIBE: NativeSession._subscribe,
     wire.UNSUBSCRIBE: NativeSession._unsubscribe,
-    wire.ASK: NativeSession._ask,
+    wire.CONSUME: _durably(Durable.consume),
+    wire.CREDIT: _durably(Durable.credit),
+    wire.ACK: _durably(Durable.ack),
+    wire.NACK: _durably(Durable.nack),
+    wire.LEAVE: _durably(Durable.leave),
+    wire.FETCH: _durably(Durable.fetch),
+    wire.ASK: ask,
 }
 """What else a client may send; a PolybusError that is no protocol error is the answer to that frame."""
