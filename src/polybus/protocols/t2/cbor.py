@@ -21,28 +21,36 @@ INDEFINITE: Final = -1  # as a length; as a value of OTHER it is the "break"
 FLOAT: Final = 256  # as a value of OTHER: no simple value is that large
 BIG_POSITIVE, BIG_NEGATIVE = 2, 3
 
-# Elements of a payload in three classes: a value below 24, the prefix 0x18, any larger byte.
-_CLASSES: Final = bytes(0x61 if b < 0x18 else 0x62 if b == 0x18 else 0x63 for b in range(256))
+# Elements of a payload in three classes: a value below 24 (0), the prefix 0x18 (1), any larger byte (2).
+_CLASSES: Final = bytes(0 if b < 0x18 else 1 if b == 0x18 else 2 for b in range(256))
 _BLOCK: Final = 4096
+_ONES: Final = {n: int.from_bytes(b"\1" * n, "big") for n in range(1025)}
 
 
 def is_byte_array(span: bytes, count: int) -> bool:
     """Whether `span` is exactly `count` integers below 256, each in its shortest form.
 
-    This is asked for every publication, so it is done in a few passes over the whole span. A run of prefixes begins at
-    an element, hence pairs up from its start: "18 18" is the value 24. With those taken out, each prefix left must be
-    followed by a large byte and there must be no other large byte.
+    This is asked for every publication, so it is done in a few operations on the span as one large number: a byte 2
+    must stand behind every byte 1 and nowhere else. A run of prefixes begins at an element, hence pairs up from its
+    start: each "18 18" is the value 24, for which any small value may stand in.
     """
-    classes = span.translate(_CLASSES)
-    if b"bb" in classes:
-        classes = classes.replace(b"bb", b"")
-    large = classes.count(b"c")
-    return (
-        classes.count(b"b") == large
-        and b"ba" not in classes
-        and not classes.endswith(b"b")
-        and len(span) + len(classes) == 2 * (count + large)
-    )
+    prefixes = -1
+    if len(span) <= _BLOCK or b"\x18\x18" not in span:
+        prefixes = _prefixes(span)
+    if prefixes < 0:
+        span = span.replace(b"\x18\x18", b"\0")
+        prefixes = _prefixes(span)
+    return prefixes >= 0 and len(span) - prefixes == count
+
+
+def _prefixes(span: bytes) -> int:
+    """How many prefixes there are in a span without the value 24; -1 if it is no sequence of elements."""
+    size = len(span)
+    number = int.from_bytes(span.translate(_CLASSES), "big")
+    ones = number & (_ONES[size] if size <= 1024 else int.from_bytes(b"\1" * size, "big"))
+    if number != ones + (ones >> 7) or ones & 1:
+        return -1
+    return ones.bit_count()
 
 
 class Cursor:
@@ -192,18 +200,17 @@ class Cursor:
         while count:
             # Whole blocks at once: a frame may hold a million elements.
             block = self.data[self.pos : min(self.pos + _BLOCK, self.end)]
-            classes = block.translate(_CLASSES).replace(b"bb", b"")
-            classes = classes.replace(b"bc", b"").replace(b"ba", b"")
             size = len(block)
-            if classes.endswith(b"b"):  # its value is in the next block
-                classes = classes[:-1]
+            block = block.replace(b"\x18\x18", b"\0")
+            if block.endswith(b"\x18"):  # its value is in the next block
+                block = block[:-1]
                 size -= 1
-            elements = (size + len(classes)) // 2
-            if 0 < elements <= count and not classes.strip(b"a"):
+            prefixes = _prefixes(block)
+            if prefixes >= 0 and 0 < len(block) - prefixes <= count:
                 self.pos += size
-                count -= elements
+                count -= len(block) - prefixes
                 continue
-            for _ in range(min(count, len(block))):
+            for _ in range(min(count, _BLOCK)):
                 self.unsigned(255)
                 count -= 1
 

@@ -211,10 +211,15 @@ def send_ack(session: T2Session, message_id: bytes, rest: bytes) -> None:
     number = room.next_id
     room.next_id = number + 1 & 0xFFFFFFFF
     content = ACK + message_id + rest
+    size = len(content)
+    if number > 0xFFFF:
+        head = pack_head(size + 9, ENVELOPE_NUMBER, 26, number)
+    else:
+        head = frame_head(number, size)
     queue = session.queue
     if not queue:
         room.waiting.append(session)
-    queue.append(frame_head(number, len(content)) + content)
+    queue.append(head + content)
     session.acks += 1
 
 
@@ -229,7 +234,10 @@ def publish(session: T2Session, route: Route, content: bytes, message_id: bytes)
     waiting = room.waiting
     count = 0
     for target in route.targets:
-        head = frame_head(number, size)
+        if number > 0xFFFF:
+            head = pack_head(size + 9, ENVELOPE_NUMBER, 26, number)
+        else:
+            head = frame_head(number, size)
         number = number + 1 & 0xFFFFFFFF
         if target.outbox.congested:
             if not target.offer(head + content, session):
