@@ -67,7 +67,8 @@ class Sample:
     cpu_us: float
     p50_us: float
     p99_us: float
-    loss: float
+    issued: int
+    lost: int
     router_share: float
     load_share: float
 
@@ -171,7 +172,8 @@ def measure(load: Path, router: Router, case: Case, seconds: float, core: int) -
         cpu_us=result["router_cpu_s"] * 1e6 / (result["done"] * case.messages),
         p50_us=result["p50_us"],
         p99_us=result["p99_us"],
-        loss=(result["lost"] + result["failed"]) / result["issued"],
+        issued=result["issued"],
+        lost=result["lost"] + result["failed"],
         router_share=result["router_cpu_s"] / result["seconds"],
         load_share=result["load_cpu_s"] / result["seconds"],
     )
@@ -191,6 +193,8 @@ def row(case: Case, target: str, samples: Samples) -> str:
     def middle(figure: Callable[[Sample], float]) -> float:
         return median(map(figure, samples[target]))
 
+    # Not a median: one lost message in any round is a loss.
+    lost = sum(sample.lost for sample in samples[target])
     cells = [
         case.name,
         TARGETS[target][0],
@@ -198,7 +202,7 @@ def row(case: Case, target: str, samples: Samples) -> str:
         f"{middle(lambda s: s.cpu_us):.2f}",
         f"{middle(lambda s: s.p50_us):,.0f}",
         f"{middle(lambda s: s.p99_us):,.0f}",
-        f"{middle(lambda s: s.loss):.2%}",
+        f"{lost:,} ({lost / sum(s.issued for s in samples[target]):.3%})" if lost else "0",
         ratio(samples, target, "rust", lambda s: s.cpu_us),
         ratio(samples, target, "rust", lambda s: s.rate),
         ratio(samples, target, "floor", lambda s: s.cpu_us),
