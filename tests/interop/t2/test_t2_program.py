@@ -90,13 +90,13 @@ def listening(
     """The growing output of `sub` or `ls`, emptied once the subscription is known to be in place."""
     with folder() as place:
         log = place / "log"
-        with started([*program.command, verb, topic, address], log):
+        with started([*program.command, verb, topic, address], log) as process:
 
             def is_subscribed() -> bool:
                 real.publish("string/ready", "now", address)
                 return "string/ready" in log.read_text()
 
-            wait_until(is_subscribed, f"{verb} {topic}")
+            wait_ready(process, is_subscribed)
             yield log
 
 
