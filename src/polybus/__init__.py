@@ -15,9 +15,9 @@ from polybus._version import __version__
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from polybus.client import connect
+    from polybus.client import connect, connect_sync
 
-__all__ = ["__version__", "connect"]
+__all__ = ["__version__", "connect", "connect_sync"]
 
 
 class _SourceFinder:
@@ -39,8 +39,8 @@ if os.environ.get("POLYBUS_PURE") == "1":
 
 
 def __getattr__(name: str) -> object:
-    if name == "connect":
-        from polybus.client import connect
+    if name in ("connect", "connect_sync"):
+        from polybus import client
 
-        return connect
+        return getattr(client, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
@@ -15,6 +15,7 @@ from polybus.client.handlers import wrap
 from polybus.client.link import Link
 from polybus.client.message import decode_payload, encode_payload
 from polybus.client.subscription import Subscription
+from polybus.client.topics import TopicVerbs
 from polybus.errors import ConnectionLost
 from polybus.model.message import NO_HEADERS
 
@@ -24,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 CALL_TIMEOUT: Final = 30.0  # seconds, as T2's; a call without any limit is asked for with None
 
 
-class Bus:
+class Bus(TopicVerbs):
     """A connection to a bus that mends itself.
 
     `async with polybus.connect(url) as bus:` opens and closes it. Handlers may be given before that: they are
@@ -213,12 +214,12 @@ class Bus:
         type: type[T] | None = None,
         timeout: float | None = CALL_TIMEOUT,
         headers: Mapping[str, str] = NO_HEADERS,
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """Call a service and read its reply part by part, as `bytes` or as `type`. Raises as `call`."""
         link = await self._settled()
         body = encode_payload(payload)
         parts = link.call_streaming(name, body, timeout=timeout, headers=headers)
-        async with contextlib.aclosing(parts):  # type: ignore[type-var]
+        async with contextlib.aclosing(parts):
             async for part in parts:
                 yield part if type is None else decode_payload(part, type, name)
 
@@ -232,8 +233,11 @@ class Bus:
 
     async def publish(
         self, name: str, payload: object = b"", *, headers: Mapping[str, str] = NO_HEADERS
-    ) -> int:
-        """Publish to everybody who has subscribed, at most once each; how many the node passed it to.
+    ) -> int | None:
+        """Publish to everybody who has subscribed, at most once each.
+
+        Returns:
+            How many endpoints the node passed it to; None on a wire that does not tell.
 
         Raises:
             InvalidName, NotAuthorized, LimitExceeded, ConnectionLost, PeerUnavailable.

@@ -10,8 +10,12 @@ from collections.abc import Callable
 from typing import Final
 
 from polybus.client.bus import Bus
+from polybus.client.gsb import GsbLink
 from polybus.client.link import Link
+from polybus.client.sync import SyncBus
 from polybus.errors import ConfigError
+from polybus.protocols.gsb.client import GsbClient
+from polybus.protocols.gsb.client import parse_url as parse_gsb
 from polybus.protocols.native.client import NativeClient
 from polybus.protocols.native.local import find_door
 from polybus.transports.connection import Connection, Connections, SessionFactory
@@ -27,7 +31,9 @@ def connect(url: str | None = None, *, token: str | None = None) -> Bus:
     Args:
         url: `polybus://host:port`, `polybus+unix:///path`, `polybus+tls://host:port?ca=…&cert=…&key=…`; what a node
             prints as its address (`tcp://…`, `unix://…`, `tls://…`) means the same; `memory:` is a node in this
-            process. Default: the variable POLYBUS_URL, or this machine's usual port.
+            process. `gsb://host:port`, `gsb+unix:///path` and `gsb+tls://host:port?hash=…` speak the wire of the Golem
+            Service Bus, to this node or to its original. Default: the variable POLYBUS_URL, or this machine's usual
+            port.
         token: who we are, for nodes that ask. Default: the variable POLYBUS_TOKEN.
 
     Raises:
@@ -41,6 +47,11 @@ def connect(url: str | None = None, *, token: str | None = None) -> Bus:
         known = ", ".join(sorted(WIRES))
         raise ConfigError(f"bad URL {url!r}: the scheme is none of {known}")
     return Bus(maker(url, token), url)
+
+
+def connect_sync(url: str | None = None, *, token: str | None = None) -> SyncBus:
+    """The same for programs without an event loop: `with polybus.connect_sync(url) as bus`. Arguments as `connect`."""
+    return SyncBus(connect(url, token=token))
 
 
 def _native(url: str, token: str) -> Callable[[], Link]:
@@ -59,6 +70,12 @@ def _memory(url: str, token: str) -> Callable[[], Link]:
         return find_door(name)(connections, factory)
 
     return lambda: NativeClient(open_connection, token=token)
+
+
+def _gsb(url: str, token: str) -> Callable[[], Link]:
+    inner = url.removeprefix("gsb+") if url.startswith("gsb+") else "tcp" + url.removeprefix("gsb")
+    parse_gsb(inner)  # refused here rather than when it is opened
+    return lambda: GsbLink(GsbClient(inner))
 
 
 def to_address(url: str, wire: str, default_port: int = DEFAULT_PORT) -> Address:
@@ -80,5 +97,6 @@ WIRES: Final[dict[str, Callable[[str, str], Callable[[], Link]]]] = {
     "tls": _native,
     "unix": _native,
     "memory": _memory,
+    "gsb": _gsb,
 }
 """Who makes a link for a URL and a token, by the scheme's first word."""

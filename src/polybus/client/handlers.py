@@ -51,9 +51,13 @@ def wrap(function: Callable[..., Any]) -> LinkHandler:
 def _argument(
     function: Callable[..., Any],
 ) -> Callable[[str, bytes, Mapping[str, str]], tuple[Any, ...]]:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as exc:
+        raise LocalProtocolError(f"{function!r} cannot be a handler: {exc}") from exc
     wanted = [
         parameter
-        for parameter in inspect.signature(function).parameters.values()
+        for parameter in signature.parameters.values()
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         and parameter.default is parameter.empty
     ]

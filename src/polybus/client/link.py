@@ -5,15 +5,27 @@ Invariant: a verb that a wire does not have raises `LocalProtocolError` that nam
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from polybus.client.consumption import Consumer
 from polybus.client.handlers import LinkHandler
+from polybus.core.group_options import BEGINNING, Start
 from polybus.errors import LocalProtocolError
 from polybus.model.message import NO_HEADERS
+from polybus.model.record import NewRecord
 
 Sink = Callable[[str, bytes, Mapping[str, str]], None]
 """Takes publications: name, payload, headers."""
+
+
+class Fetched(Protocol):
+    """Encoded chunks of a topic; `next` is where to go on."""
+
+    @property
+    def next(self) -> int: ...
+    @property
+    def chunks(self) -> Sequence[bytes]: ...
 
 
 class Link(Protocol):
@@ -57,7 +69,7 @@ class Link(Protocol):
         *,
         timeout: float | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """The reply of a service, part by part."""
         raise absent(self.wire, "streaming call")
 
@@ -81,8 +93,8 @@ class Link(Protocol):
 
     async def publish(
         self, name: str, payload: bytes, *, headers: Mapping[str, str] = NO_HEADERS
-    ) -> int:
-        """Publish and learn how many took it."""
+    ) -> int | None:
+        """Publish and learn how many took it, where the wire can tell."""
         raise absent(self.wire, "publish")
 
     async def publish_nowait(
@@ -98,6 +110,42 @@ class Link(Protocol):
     async def unsubscribe(self, pattern: str, sink: Sink) -> None:
         """Stop passing publications to a sink."""
         raise absent(self.wire, "subscribe")
+
+    async def produce(self, topic: str, record: NewRecord, *, create: bool = False) -> int:
+        """Store a record; its offset."""
+        raise absent(self.wire, "produce")
+
+    async def produce_many(
+        self, topic: str, records: Sequence[NewRecord], *, create: bool = False
+    ) -> int:
+        """Store records, all or none; the first offset."""
+        raise absent(self.wire, "produce")
+
+    async def consume(
+        self,
+        topic: str,
+        group: str,
+        window: int,
+        *,
+        start: Start = BEGINNING,
+        options: dict[str, Any] | None = None,
+        create: bool = False,
+    ) -> Consumer:
+        """Join a group."""
+        raise absent(self.wire, "consume")
+
+    async def fetch(self, topic: str, start: int, end: int | None, max_bytes: int) -> Fetched:
+        """Encoded chunks of a topic."""
+        raise absent(self.wire, "fetch")
+
+    async def ask(
+        self,
+        question: str,
+        arguments: Mapping[str, object] | None = None,
+        payload: bytes = b"",
+    ) -> dict[str, Any]:
+        """Administration, by the name of the question."""
+        raise absent(self.wire, f"question {question}")
 
 
 def absent(wire: str, verb: str) -> LocalProtocolError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -218,7 +218,7 @@ class NativeClient:
         *,
         timeout: float | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Call a service and read its reply part by part; `timeout` is for the whole of it. Raises as `call`."""
         peer = self._peer or await self._ready(timeout)
         waiting = StreamedReply(name)
