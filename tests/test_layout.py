@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import polybus
 
 SOURCE = Path(polybus.__file__).parent
@@ -48,3 +50,9 @@ def test_an_unknown_attribute_of_the_package_is_an_attribute_error():
 
 def test_the_package_is_marked_as_typed():
     assert (SOURCE / "py.typed").exists()
+
+
+@pytest.mark.skipif(not os.environ.get("CI"), reason="only CI promises a compiler")
+def test_every_hot_module_is_compiled_where_there_is_a_compiler():
+    for types in SOURCE.rglob("*.pxd"):
+        assert list(types.parent.glob(f"{types.stem}.*.so")), f"{types.stem} is not compiled"
