@@ -429,7 +429,7 @@ def test_a_large_frame_in_small_pieces_is_held_once(bus):
     frame = encode_frame(1, payload_content("Pub", "a", encode_data(bytes(900_000)), False))
     client.send(frame, range(0, len(frame), 4096))
     assert client.ack().recipients == 0
-    assert client.connection.session._parts == []
+    assert len(client.connection.session._pieces) == 0
 
 
 def test_traffic_is_counted(bus):

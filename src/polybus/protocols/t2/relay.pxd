@@ -21,11 +21,11 @@ cpdef Py_ssize_t count_bytes(bytes data, Py_ssize_t at, Py_ssize_t end) except -
 @cython.locals(number=bytes)
 cpdef bytes frame_head(long long message_id, Py_ssize_t size)
 
-@cython.locals(number=cython.longlong, size=Py_ssize_t, head=bytes, content=bytes, queue=list)
+@cython.locals(number=cython.longlong, size=Py_ssize_t, head=bytes, content=bytes, queue=list, wide=bint)
 cpdef send_ack(object session, bytes message_id, bytes rest)
 
 @cython.locals(
-    size=Py_ssize_t, number=cython.longlong, waiting=list, queue=list, count=Py_ssize_t, head=bytes,
+    size=Py_ssize_t, number=cython.longlong, waiting=list, queue=list, count=Py_ssize_t, head=bytes, wide=bint,
 )
 cpdef publish(object session, object route, bytes content, bytes message_id)
 

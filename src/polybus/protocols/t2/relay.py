@@ -212,10 +212,8 @@ def send_ack(session: T2Session, message_id: bytes, rest: bytes) -> None:
     room.next_id = number + 1 & 0xFFFFFFFF
     content = ACK + message_id + rest
     size = len(content)
-    if number > 0xFFFF:
-        head = pack_head(size + 9, ENVELOPE_NUMBER, 26, number)
-    else:
-        head = frame_head(number, size)
+    wide = number > 0xFFFF
+    head = pack_head(size + 9, ENVELOPE_NUMBER, 26, number) if wide else frame_head(number, size)
     queue = session.queue
     if not queue:
         room.waiting.append(session)
@@ -234,10 +232,10 @@ def publish(session: T2Session, route: Route, content: bytes, message_id: bytes)
     waiting = room.waiting
     count = 0
     for target in route.targets:
-        if number > 0xFFFF:
-            head = pack_head(size + 9, ENVELOPE_NUMBER, 26, number)
-        else:
-            head = frame_head(number, size)
+        wide = number > 0xFFFF
+        head = (
+            pack_head(size + 9, ENVELOPE_NUMBER, 26, number) if wide else frame_head(number, size)
+        )
         number = number + 1 & 0xFFFFFFFF
         if target.outbox.congested:
             if not target.offer(head + content, session):

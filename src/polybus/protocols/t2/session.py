@@ -23,12 +23,14 @@ from polybus.protocols.t2.wire import (
     Message,
     encode_error,
     encode_uint,
+    frame_length,
     invalid_topic,
     parse_message,
     payload_content,
     response_content,
 )
 from polybus.transports.outbox import Outbox
+from polybus.transports.pieces import Pieces
 
 _NO_WILDCARDS: Final = BusError("ClaimWildcardNotSupported")
 _TAKEN: Final = BusError("TopicAlreadyClaimed")
@@ -50,15 +52,11 @@ def sniff(head: bytes) -> bool | None:
 class T2Session(T2Party):
     """Session and endpoint in one."""
 
-    __slots__ = ("_alive", "_have", "_last_seen", "_need", "_parts")
+    __slots__ = ("_alive", "_last_seen", "_pieces")
 
     def __init__(self, room: T2Room, identity: Identity = ANONYMOUS, peer: str = "") -> None:
         super().__init__(room, identity, peer)
-        # Input that is not a whole frame yet
-        self._parts: list[bytes] = []
-        self._have = 0
-        self._need = 0
-        # Life
+        self._pieces = Pieces()
         self._alive = False
         self._last_seen = 0.0
 
@@ -76,28 +74,17 @@ class T2Session(T2Party):
         if self.stopped:
             return
         self.traffic.bytes_in += len(data)
-        if self._have:
-            # A large frame comes in many pieces: they are joined once, when it is whole.
-            self._parts.append(data)
-            self._have += len(data)
-            if self._have < self._need:
-                return
-            data = b"".join(self._parts)
-            self._parts.clear()
-            self._have = 0
+        whole = self._pieces.add(data)
+        if whole is None:
+            return
         room = self.room
         room.refresh()
         try:
-            pos = relay(self, data)
+            pos = relay(self, whole)
             if pos:
                 self._alive = True
-            rest = len(data) - pos
-            if rest and not self.stopped:
-                self._parts.append(data[pos:])
-                self._have = rest
-                self._need = 4
-                if rest >= 4:
-                    self._need += int.from_bytes(data[pos : pos + 4], "big")
+            if pos < len(whole) and not self.stopped:
+                self._pieces.keep(whole[pos:], frame_length(whole, pos))
         finally:
             room.flush()
 

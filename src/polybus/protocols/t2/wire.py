@@ -257,6 +257,11 @@ def parse_message(
     )
 
 
+def frame_length(data: bytes, pos: int) -> int:
+    """How many bytes the frame at `pos` takes, as far as its header is there to tell."""
+    return 4 + int.from_bytes(data[pos : pos + 4], "big") if len(data) - pos >= 4 else 4
+
+
 # -- encoding ---------------------------------------------------------------------------------------------------------
 
 
