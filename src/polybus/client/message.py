@@ -68,7 +68,7 @@ def decode_payload(payload: bytes, kind: type[T] | None, name: str) -> T | bytes
         return payload
     try:
         value: T = _decoder(kind)(payload or b"null")  # type: ignore[arg-type]
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
         shown = getattr(kind, "__name__", str(kind))
         raise RemoteProtocolError(f"{name} sent something that is no {shown}: {exc}") from exc
     return value

@@ -13,6 +13,7 @@ from typing import Self
 from polybus.client.bus import Bus
 from polybus.core.policy import Policy
 from polybus.model.clock import Clock
+from polybus.model.ids import random_id
 from polybus.protocols.native.client import NativeClient
 from polybus.server.config import Config
 from polybus.server.node import Node
@@ -26,7 +27,9 @@ class TestBus(Bus):
 
     def __init__(self, *, clock: Clock | None = None, policy: Policy | None = None) -> None:
         """Take what the node shall go by: a manual clock for deadlines, a policy for refusals."""
-        super().__init__(self._link, "memory:test")
+        # A name of its own: tests that run side by side must not meet behind `memory:`.
+        self._name = f"test-{random_id()}"
+        super().__init__(self._link, f"memory:{self._name}")
         self._clock = clock
         self._policy = policy
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -46,7 +49,7 @@ class TestBus(Bus):
         """Start the node and connect to it."""
         self._folder = tempfile.TemporaryDirectory(prefix="polybus-test-")
         config = Config(listen=(), data=Path(self._folder.name))
-        self._node = Node(config, clock=self._clock, policy=self._policy)
+        self._node = Node(config, clock=self._clock, policy=self._policy, name=self._name)
         await self._node.start()
         try:
             return await super().open()

@@ -74,6 +74,9 @@ _pack_id = _ID.pack
 
 T = TypeVar("T")
 
+# The decoder lets text that is no UTF-8 and maps that are too deep through as errors of their own.
+UNFIT: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
     """One frame taken apart."""
@@ -248,7 +251,7 @@ def parse_meta(meta: bytes, kind: type[T]) -> T:
     """
     try:
         return msgspec.msgpack.decode(meta or b"\x80", type=kind)
-    except msgspec.MsgspecError as exc:
+    except UNFIT as exc:
         raise RemoteProtocolError(f"a meta map does not fit: {exc}") from exc
 
 
@@ -267,7 +270,7 @@ def parse_headers(meta: bytes) -> Mapping[str, str]:
         return NO_HEADERS
     try:
         return _decode_headers(meta).headers
-    except msgspec.MsgspecError as exc:
+    except UNFIT as exc:
         raise RemoteProtocolError(f"a meta map does not fit: {exc}") from exc
 
 
@@ -311,7 +314,7 @@ def encode_list(items: Sequence[object]) -> bytes:
 def _items(decode: Callable[[bytes], list[T]], payload: bytes) -> list[T]:
     try:
         return decode(payload)
-    except msgspec.MsgspecError as exc:
+    except UNFIT as exc:
         raise RemoteProtocolError(f"a list does not fit: {exc}") from exc
 
 
