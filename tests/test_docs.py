@@ -48,7 +48,7 @@ def test_the_example_of_the_readme_runs_and_prints_what_it_says(capfd):
     readme = REFERENCE.parent.parent / "README.md"
     example = re.search(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.S)
     assert example is not None
-    with node("--listen", ANY_PORT) as (_, where):
+    with node("--listen", ANY_PORT, "--data", "") as (_, where):
         code = example[1].replace("polybus://127.0.0.1:15555", where[0])
         subprocess.run([sys.executable, "-c", code], check=True, timeout=15)
     assert capfd.readouterr().out == "6\n"

@@ -15,7 +15,7 @@ from tests.cli.processes import ANY_PORT, lines_until, node, run, running
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with node("--listen", ANY_PORT) as (_, where):
+    with node("--listen", ANY_PORT, "--data", "") as (_, where):
         yield where[0]
 
 

@@ -128,3 +128,23 @@ def test_a_stale_socket_file_is_replaced(tmp_path):
         gone.bind(str(path))
     with node("--listen", f"unix:{path}", cwd=tmp_path):
         assert stat.S_ISSOCK(path.stat().st_mode)
+
+
+def test_a_data_folder_in_use_is_one_line_and_code_2(tmp_path):
+    with node("--listen", ANY_PORT, "--data", "data", cwd=tmp_path):
+        message = refused("--listen", ANY_PORT, "--data", "data", cwd=tmp_path)
+    assert "data" in message
+
+
+def test_a_data_folder_that_is_a_file_is_one_line_and_code_2(tmp_path):
+    (tmp_path / "data").write_text("kept")
+    assert "data" in refused("--listen", ANY_PORT, "--data", "data", cwd=tmp_path)
+    assert (tmp_path / "data").read_text() == "kept"
+
+
+def test_without_a_data_folder_nothing_is_written(tmp_path):
+    with node("--listen", ANY_PORT, "--data", "", cwd=tmp_path) as (process, _):
+        process.terminate()
+        process.communicate(timeout=15)
+    assert process.returncode == 0
+    assert list(tmp_path.iterdir()) == []

@@ -57,6 +57,12 @@ def test_listeners_in_a_variable_are_separated_by_commas():
     assert config.listen == ("tcp://127.0.0.1:1", "unix:/tmp/x")
 
 
+def test_an_empty_data_folder_means_none(write):
+    assert load(write('data = ""')).config.data is None
+    assert load(env={"POLYBUS_DATA": ""}).config.data is None
+    assert load(flags={"data": ""}).config.data is None
+
+
 def test_gsb_url_adds_a_pinned_listener_to_those_that_are_there():
     effective = load(env={"GSB_URL": "tcp://127.0.0.1:7464"})
     assert effective.config.listen == (DEFAULT_LISTEN, "gsb+tcp://127.0.0.1:7464")
@@ -81,7 +87,7 @@ def test_gsb_ping_timeout_is_honoured_and_our_own_name_wins():
         ("[limits]\ndrain = -1\n", "limits.drain: '-1' is not a duration"),
         ('[t2]\nstop = "sometimes"\n', "t2.stop: 'sometimes' is none of local, any, never"),
         ("listen = [1]\n", "listen: [1] is not a list of texts"),
-        ("data = 7\n", "data: 7 is not a Path"),
+        ("data = 7\n", "data: 7 is not a text"),
         ("data = ", "is not valid TOML"),
     ],
 )

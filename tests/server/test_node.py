@@ -14,12 +14,14 @@ import trustme
 import polybus
 from polybus.core.endpoint import Identity
 from polybus.core.policy import Verb
-from polybus.errors import ConfigError, PeerUnavailable
+from polybus.errors import ConfigError, FolderInUse, PeerUnavailable
 from polybus.model.clock import SystemClock
+from polybus.model.record import NewRecord
 from polybus.protocols.gsb.wire import (
     BAD_REQUEST,
     CURRENT,
     OK,
+    SERVICE_FAILURE,
     CallReply,
     CallRequest,
     Kind,
@@ -91,8 +93,10 @@ async def connect() -> AsyncIterator[Callable[..., Awaitable[Client]]]:
 
 
 @asynccontextmanager
-async def running(*listen: str, drain: float = 10, **options: object) -> AsyncIterator[Node]:
-    config = Config(listen=listen or (ANY_PORT,), limits=Limits(drain=drain))
+async def running(
+    *listen: str, drain: float = 10, data: Path | None = None, **options: object
+) -> AsyncIterator[Node]:
+    config = Config(listen=listen or (ANY_PORT,), data=data, limits=Limits(drain=drain))
     async with Node(config, **options) as node:  # type: ignore[arg-type]
         yield node
 
@@ -158,7 +162,7 @@ async def test_a_drain_ends_when_its_time_is_over(connect, caplog):
 
 
 async def test_stopping_twice_and_stopping_a_node_that_never_ran_do_nothing():
-    node = Node(Config(listen=(ANY_PORT,)))
+    node = Node(Config(listen=(ANY_PORT,), data=None))
     await node.stop()
     async with running() as other:
         await other.stop()
@@ -170,7 +174,7 @@ async def test_a_listener_that_cannot_bind_leaves_nothing_open(tmp_path):
     path = tmp_path / "node.sock"
     async with running() as first:
         taken = str(first.addresses[0])
-        node = Node(Config(listen=(f"unix:{path}", taken)))
+        node = Node(Config(listen=(f"unix:{path}", taken), data=tmp_path / "data"))
         with pytest.raises(ConfigError, match="Address already in use"):
             await node.start()
     assert not path.exists()
@@ -179,7 +183,7 @@ async def test_a_listener_that_cannot_bind_leaves_nothing_open(tmp_path):
 @pytest.mark.parametrize("url", ["nowhere", "zzz+tcp://127.0.0.1:0", "tls://127.0.0.1:0"])
 def test_a_bad_address_is_refused_before_anything_starts(url):
     with pytest.raises(ConfigError):
-        Node(Config(listen=(url,)))
+        Node(Config(listen=(url,), data=None))
 
 
 class Recorder:
@@ -311,10 +315,50 @@ async def test_what_ends_a_node_from_within_is_raised_to_who_waits_for_it():
 
 
 async def test_health_tells_state_connections_and_calls(connect):
-    node = Node(Config(listen=(ANY_PORT,)))
+    node = Node(Config(listen=(ANY_PORT,), data=None))
     assert node.health().state == "new"
     async with node:
         client = await connect(node)
         await client.register("/a")
         health = node.health()
         assert (health.ready, health.connections, health.pending_calls) == (True, 1, 0)
+
+
+async def test_durable_topics_outlive_the_node(tmp_path):
+    async with running(data=tmp_path / "data") as node:
+        assert node.topics is not None
+        await node.topics.declare("prices")
+        stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        node.topics.produce("prices", [NewRecord(b"12")], lambda at, _: stored.set_result(at))
+        assert await stored == 0
+    async with running(data=tmp_path / "data") as node:
+        assert node.topics is not None
+        (record,) = await node.topics.engine.read("prices", 0, 10, 1 << 20)
+        assert record.payload == b"12"
+
+
+async def test_a_second_node_on_the_same_folder_refuses_and_leaves_the_first_alone(tmp_path):
+    async with running(data=tmp_path / "data") as first:
+        assert first.topics is not None
+        path = tmp_path / "node.sock"
+        second = Node(Config(listen=(f"unix:{path}",), data=tmp_path / "data"))
+        with pytest.raises(FolderInUse):
+            await second.start()
+        assert not path.exists()
+        await first.topics.declare("prices")
+
+
+async def test_a_call_that_comes_while_the_node_drains_is_refused(connect):
+    async with running() as node:
+        service, caller = await connect(node), await connect(node)
+        await service.register("/slow")
+        caller.send(Kind.CALL_REQUEST, encode_call(CallRequest("me", "/slow", "1", b"")))
+        first = parse_call(await service.read(Kind.CALL_REQUEST))
+        stopping = asyncio.create_task(node.stop())
+        await asyncio.sleep(0)
+        caller.send(Kind.CALL_REQUEST, encode_call(CallRequest("me", "/slow", "2", b"")))
+        refusal = parse_reply(await caller.read(Kind.CALL_REPLY))
+        assert (refusal.request_id, refusal.code) == ("2", SERVICE_FAILURE)
+        service.send(Kind.CALL_REPLY, encode_reply(first.request_id, OK, b"done"))
+        assert parse_reply(await caller.read(Kind.CALL_REPLY)).data == b"done"
+        await stopping

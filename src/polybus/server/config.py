@@ -61,7 +61,7 @@ class Config:
     """Everything a node is told before it starts."""
 
     listen: tuple[str, ...] = (DEFAULT_LISTEN,)
-    data: Path = Path("polybus-data")
+    data: Path | None = Path("polybus-data")  # empty: a node without durable topics
     limits: Limits = field(default_factory=Limits)
     gsb: Gsb = field(default_factory=Gsb)
     t2: T2 = field(default_factory=T2)

@@ -47,7 +47,9 @@ class Setting:
             return unit.show(value)
         if isinstance(value, tuple):
             return ", ".join(map(str, value))
-        return str(value).lower() if isinstance(value, bool) else str(value)
+        if isinstance(value, bool):
+            return str(value).lower()
+        return "" if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +198,12 @@ def _value(hint: Any, raw: object) -> object:
         return tuple(item.strip() for item in items if item.strip())
     if hint is bool and isinstance(raw, str) and raw.lower() in _TRUE + _FALSE:
         return raw.lower() in _TRUE
-    if hint is Path and isinstance(raw, (str, Path)) and str(raw):
-        return Path(raw)
+    if hint == Path | None and isinstance(raw, (str, Path)):
+        return Path(raw) if str(raw) else None
     if hint is int and isinstance(raw, str):
         return int(raw)
     if type(raw) is not hint:
-        raise TypeError(f"{raw!r} is not a {hint.__name__}")
+        raise TypeError(f"{raw!r} is not a {getattr(hint, '__name__', 'text')}")
     return raw
 
 

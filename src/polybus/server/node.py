@@ -14,12 +14,15 @@ from typing import Final, Self
 
 from polybus.core.policy import Policy
 from polybus.core.router import Router
-from polybus.errors import ConfigError
+from polybus.core.topics import Topics
+from polybus.errors import ConfigError, StorageError
 from polybus.model.clock import Clock, SystemClock
 from polybus.protocols.native.local import close_door, open_door
 from polybus.server.config import Config
 from polybus.server.health import Health, LoopLag, State
 from polybus.server.wires import Pinned, Wire, wires
+from polybus.storage.engine import EmbeddedEngine
+from polybus.storage.recovery import Progress
 from polybus.transports.connection import Connection, Connections, SessionFactory
 from polybus.transports.listener import Listener
 from polybus.transports.memory import connect_memory
@@ -47,11 +50,13 @@ class Node:
         clock: Clock | None = None,
         policy: Policy | None = None,
         name: str = "",
+        progress: Progress | None = None,
     ) -> None:
         """Take the settings and check all that can be checked without touching the network.
 
         Args:
             name: While the node runs, `memory:NAME` leads to it inside this process.
+            progress: Told, from another thread, how far a long recovery of the data folder is.
 
         Raises:
             ConfigError: a bad address, an unknown protocol pin, or an unusable TLS file.
@@ -60,6 +65,11 @@ class Node:
         self.name = name
         self.clock = clock or SystemClock()
         self.router = Router(self.clock, policy)
+        self.engine: EmbeddedEngine | None = None
+        self.topics: Topics | None = None
+        if self.config.data is not None:
+            self.engine = EmbeddedEngine(self.config.data, self.clock, progress=progress)
+            self.topics = Topics(self.engine, self.clock)
         limits = self.config.limits
         self.connections = Connections(
             self.clock,
@@ -67,7 +77,9 @@ class Node:
             Budget(limits.memory_budget),
         )
         self._stop_requested = asyncio.Event()
-        self.wires: dict[str, Wire] = wires(self.router, self.config, self._stop_requested.set)
+        self.wires: dict[str, Wire] = wires(
+            self.router, self.topics, self.config, self._stop_requested.set
+        )
         self._patience = Patience(limits.first_byte, limits.decide)
         self._listeners = [self._listener(parse_address(text)) for text in self.config.listen]
         self._lag = LoopLag()
@@ -77,19 +89,20 @@ class Node:
     # -- life ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen on every address; when this returns, all of them accept.
+        """Open the data folder and listen on every address; when this returns, all of them accept.
 
         Raises:
-            ConfigError: an address is taken or cannot be bound; nothing is left open then.
+            ConfigError: an address is taken or cannot be bound.
+            StorageError: the data folder cannot be used. In either case nothing is left open.
         """
-        started: list[Listener] = []
         try:
+            if self.engine is not None and self.topics is not None:
+                await self.engine.start()
+                await self.topics.start()
             for listener in self._listeners:
                 await listener.start()
-                started.append(listener)
-        except ConfigError:
-            for listener in started:
-                await listener.stop()
+        except BaseException:
+            await self._release()
             raise
         self._ticking = asyncio.create_task(self._tick(), name="polybus tick")
         open_door(self.connect_memory, self.name)
@@ -121,11 +134,10 @@ class Node:
             log.warning("%d calls were still in flight when the drain ended", self.pending_calls)
 
     async def stop(self) -> None:
-        """Drain, close every connection, and give all addresses free. May be called twice."""
+        """Drain, close every connection, and give all that was taken free. May be called twice."""
         await self.drain()
         self._state = "stopped"
-        for listener in self._listeners:
-            await listener.stop()
+        await self._settle_produced()
         for connection in tuple(self.connections.open):
             connection.outbox.close("node stopped")
         if not await _becomes(lambda: not self.connections.open, CLOSE_GRACE):
@@ -135,6 +147,24 @@ class Node:
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
+        await self._release()
+
+    async def _settle_produced(self) -> None:
+        """Take no more input and let the producers have their acknowledgements."""
+        for connection in tuple(self.connections.open):
+            connection.outbox.pause_reading()
+        if self.engine is not None and self._ticking is not None:
+            try:
+                await self.engine.move_all()
+            except (StorageError, OSError) as exc:
+                log.warning("stopping while the disk does not take data: %s", exc)
+
+    async def _release(self) -> None:
+        for listener in self._listeners:
+            await listener.stop()
+        if self.engine is not None and self.topics is not None:
+            await self.topics.stop()
+            await self.engine.stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -210,6 +240,8 @@ class Node:
             now = self.clock.monotonic()
             self._lag.observe(now)
             self.router.tick(now)
+            if self.topics is not None:
+                self.topics.tick(now)
             count += 1
             if count % SESSION_TICKS == 0:
                 self.connections.tick(now)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from polybus.core.endpoint import Identity
 from polybus.core.router import Router
 from polybus.core.subscriptions import PATTERNS
+from polybus.core.topics import Topics
 from polybus.protocols.gsb import wire as gsb_wire
 from polybus.protocols.gsb.room import GsbOptions, GsbRoom
 from polybus.protocols.gsb.session import GsbSession
@@ -72,17 +73,20 @@ class Pinned:
         raise AssertionError("tick before the connection was made")
 
 
-def wires(router: Router, config: Config, on_stop: Callable[[], None]) -> dict[str, Wire]:
+def wires(
+    router: Router, topics: Topics | None, config: Config, on_stop: Callable[[], None]
+) -> dict[str, Wire]:
     """Every wire of a node by the name that pins it in an address.
 
     Args:
+        topics: the durable half, on a node that has one.
         on_stop: called when a client whose wire can say so, and who may, stops the node.
     """
-    found = (_native(router, config), _gsb(router, config), _t2(router, config, on_stop))
+    found = (_native(router, topics, config), _gsb(router, config), _t2(router, config, on_stop))
     return {wire.name: wire for wire in found}
 
 
-def _native(router: Router, config: Config) -> Wire:
+def _native(router: Router, topics: Topics | None, config: Config) -> Wire:
     def identify(connection: Connection, token: str) -> Identity:
         return identity_of(connection)
 
@@ -90,7 +94,7 @@ def _native(router: Router, config: Config) -> Wire:
     router.add_wire(NativeSession.wire, PATTERNS)
 
     def serve(connection: Connection) -> Session:
-        return NativeSession(connection, router, settings)
+        return NativeSession(connection, router, settings, topics)
 
     return Wire("native", native_wire.matches, serve)
 
