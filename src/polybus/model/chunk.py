@@ -1,0 +1,496 @@
+"""Chunks: a run of records as columns, the unit in which a topic is stored, read over the network and handed to Spark.
+
+Invariant: every byte of a chunk is under one of its two checksums, and the columns lie as Arrow
+wants them, so that an Arrow array is a view. Only the standard library is needed; pyarrow is
+imported when `to_arrow` is called.
+
+    header, 80 bytes, little endian                     body, every column padded to 8 bytes
+     0 magic "PBCK"      40 count             u32        times         int64[count], microseconds
+     4 version        u8 44 body bytes        u32        payload ends  int32[count + 1]
+     5 flags          u8 48 payload, stored   u32        key ends      int32[count + 1], key bytes     (flag 2)
+     6 header bytes  u16 52 payload, plain    u32        tag ends      int32[count + 1], tag bytes     (flag 4)
+     8 header crc    u32 56 key bytes         u32        pair ends     int32[count + 1]                (flag 8)
+    12 body crc      u32 60 tag bytes         u32          name ends   int32[pairs + 1], name bytes
+    16 base offset   u64 64 pairs             u32          value ends  int32[pairs + 1], value bytes
+    24 first time    i64 68 header name bytes u32        id ends       int32[count + 1], id bytes      (flag 16)
+    32 last time     i64 72 header value b.   u32        payload bytes, zlib if flag 1
+                         76 id bytes          u32
+
+The header checksum covers the header without itself. Ends are cumulative and begin with 0. Times
+never decrease, so the first and the last are also the smallest and the largest.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from polybus.errors import CorruptRecord
+from polybus.model.message import NO_HEADERS
+from polybus.model.record import NewRecord, Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAGIC: Final = b"PBCK"
+VERSION: Final = 1
+HEADER_BYTES: Final = 80
+MAX_RECORDS: Final = (
+    4096  # a batch that Arrow and Spark like, and small enough to decode for one record
+)
+MAX_BYTES: Final = (
+    1 << 20
+)  # a chunk ends once it is this large; one larger record makes a chunk alone
+
+ZLIB, KEYS, TAGS, HEADERS, IDS = 1, 2, 4, 8, 16
+_HEADER: Final = struct.Struct("<4sBBHIIQqqIIIIIIIIII")
+_CHECKED: Final = struct.Struct("<IQqqIIIIIIIIII")
+_PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkHeader:
+    """The fixed part of a chunk; times are in microseconds."""
+
+    flags: int
+    body_crc: int
+    base: int
+    first_us: int
+    last_us: int
+    count: int
+    body_bytes: int
+    payload_stored: int
+    payload_plain: int
+    key_bytes: int
+    tag_bytes: int
+    pairs: int
+    name_bytes: int
+    value_bytes: int
+    id_bytes: int
+
+    @property
+    def end(self) -> int:
+        """The offset after the last record."""
+        return self.base + self.count
+
+    @property
+    def length(self) -> int:
+        """All bytes of the chunk."""
+        return HEADER_BYTES + self.body_bytes
+
+
+# -- encoding --------------------------------------------------------------------------------------
+
+
+def encode_chunk(
+    base: int,
+    records: Sequence[NewRecord | Record],
+    times_ms: Sequence[int] | None = None,
+    *,
+    compression: str = "none",
+) -> bytes:
+    """One chunk of `records`, at offsets from `base` on; `times_ms` stands in for the records' own times."""
+    if times_ms is None:
+        times_ms = [record.time_ms for record in records]
+    keys = [record.key for record in records]
+    tags = [record.tag for record in records]
+    headers = [record.headers for record in records]
+    ids = [record.id for record in records]
+    return encode_columns(
+        base,
+        array("q", [time * 1000 for time in times_ms]),
+        [record.payload for record in records],
+        keys if any(keys) else None,
+        [tag.encode() for tag in tags] if any(tags) else None,
+        headers if any(headers) else None,
+        [id_.encode() for id_ in ids] if any(ids) else None,
+        compression=compression,
+    )
+
+
+def encode_columns(
+    base: int,
+    times_us: array[int],
+    payloads: Sequence[bytes],
+    keys: Sequence[bytes] | None = None,
+    tags: Sequence[bytes] | None = None,
+    headers: Sequence[Mapping[str, str]] | None = None,
+    ids: Sequence[bytes] | None = None,
+    *,
+    compression: str = "none",
+) -> bytes:
+    """One chunk of ready columns; a column that nobody uses is None and costs nothing."""
+    flags = 0
+    parts: list[Any] = [b"", times_us]
+    payload_ends = _ends(payloads)
+    plain = payload_ends[-1]
+    _put_ends(parts, payload_ends)
+    key_bytes = tag_bytes = id_bytes = pairs = name_bytes = value_bytes = 0
+    if keys is not None:
+        flags |= KEYS
+        key_bytes = _put_column(parts, keys)
+    if tags is not None:
+        flags |= TAGS
+        tag_bytes = _put_column(parts, tags)
+    if headers is not None:
+        flags |= HEADERS
+        pair_ends = _ends(headers)
+        pairs = pair_ends[-1]
+        _put_ends(parts, pair_ends)
+        name_bytes = _put_column(parts, [name.encode() for each in headers for name in each])
+        values = [value.encode() for each in headers for value in each.values()]
+        value_bytes = _put_column(parts, values)
+    if ids is not None:
+        flags |= IDS
+        id_bytes = _put_column(parts, ids)
+    stored = plain
+    if compression == "zlib":
+        packed = zlib.compress(b"".join(payloads), 1)
+        if len(packed) < plain:
+            flags |= ZLIB
+            stored = len(packed)
+            payloads = (packed,)
+    parts += payloads
+    parts.append(_PADDING[stored % 8])
+    body = b"".join(parts)
+    first, last = (times_us[0], times_us[-1]) if len(times_us) else (0, 0)
+    sizes = (stored, plain, key_bytes, tag_bytes, pairs, name_bytes, value_bytes, id_bytes)
+    return _seal(flags, base, first, last, len(payload_ends) - 1, sizes, body)
+
+
+def _seal(
+    flags: int,
+    base: int,
+    first_us: int,
+    last_us: int,
+    count: int,
+    sizes: tuple[int, ...],
+    body: Buffer,
+) -> bytes:
+    start = struct.pack("<4sBBH", MAGIC, VERSION, flags, HEADER_BYTES)
+    checked = _CHECKED.pack(zlib.crc32(body), base, first_us, last_us, count, len(body), *sizes)
+    crc = zlib.crc32(checked, zlib.crc32(start))
+    return b"".join((start, crc.to_bytes(4, "little"), checked, body))
+
+
+def _ends(values: Iterable[Any]) -> array[int]:
+    return array("i", accumulate(map(len, values), initial=0))
+
+
+def _put_ends(parts: list[Any], ends: array[int]) -> None:
+    parts.append(ends)
+    if len(ends) % 2:
+        parts.append(b"\0\0\0\0")
+
+
+def _put_column(parts: list[Any], values: Sequence[bytes]) -> int:
+    ends = _ends(values)
+    _put_ends(parts, ends)
+    parts += values
+    parts.append(_PADDING[ends[-1] % 8])
+    return ends[-1]
+
+
+# -- parsing ---------------------------------------------------------------------------------------
+
+
+def parse_header(buf: Buffer, source: str = "chunk", position: int = 0) -> ChunkHeader:
+    """The header of the chunk that begins at `buf[0]`, checked by its own checksum.
+
+    Raises:
+        CorruptRecord: naming `source` and `position`.
+    """
+    if len(buf) < HEADER_BYTES:
+        raise CorruptRecord(source, position, f"{len(buf)} bytes are no chunk header")
+    magic, version, flags, size, crc, *rest = _HEADER.unpack_from(buf)
+    if magic != MAGIC:
+        raise CorruptRecord(source, position, "no chunk begins here")
+    if crc != zlib.crc32(buf[12:HEADER_BYTES], zlib.crc32(buf[:8])):
+        raise CorruptRecord(source, position, "the header's checksum does not match")
+    if version != VERSION or size != HEADER_BYTES:
+        raise CorruptRecord(source, position, f"chunk version {version} is not known")
+    header = ChunkHeader(flags, *rest)
+    if _layout(header)[-1] != header.body_bytes:
+        raise CorruptRecord(source, position, "the columns do not add up to the body")
+    return header
+
+
+def parse_chunk(
+    buf: Buffer, source: str = "chunk", position: int = 0, *, verify: bool = True
+) -> ChunkView:
+    """A view on the chunk that begins at `buf[0]`; what follows it is ignored.
+
+    Raises:
+        CorruptRecord: a checksum does not match, or the bytes end too early.
+    """
+    header = parse_header(buf, source, position)
+    if len(buf) < header.length:
+        raise CorruptRecord(source, position, f"{len(buf)} of {header.length} bytes are there")
+    if verify and zlib.crc32(memoryview(buf)[HEADER_BYTES : header.length]) != header.body_crc:
+        raise CorruptRecord(source, position, "the body's checksum does not match")
+    return ChunkView(buf, header)
+
+
+def _layout(h: ChunkHeader) -> tuple[int, ...]:
+    """Where in the body each column begins; absent ones have no room. The last is the body's end."""
+    ends = (h.count + 2) // 2 * 8
+    pair_ends = (h.pairs + 2) // 2 * 8
+    keys = h.count * 8 + ends
+    tags = keys + (ends + _up(h.key_bytes) if h.flags & KEYS else 0)
+    pairs = tags + (ends + _up(h.tag_bytes) if h.flags & TAGS else 0)
+    if h.flags & HEADERS:
+        names = pairs + ends
+        values = names + pair_ends + _up(h.name_bytes)
+        ids = values + pair_ends + _up(h.value_bytes)
+    else:
+        names = values = ids = pairs
+    payload = ids + (ends + _up(h.id_bytes) if h.flags & IDS else 0)
+    return (
+        h.count * 8,
+        keys,
+        tags,
+        pairs,
+        names,
+        values,
+        ids,
+        payload,
+        payload + _up(h.payload_stored),
+    )
+
+
+def _up(size: int) -> int:
+    return (size + 7) & ~7
+
+
+class ChunkView:
+    """A parsed chunk: columns as views, records made when asked for."""
+
+    __slots__ = ("_at", "_blob", "_shift", "body", "buf", "header", "payload_ends", "times")
+
+    def __init__(self, buf: Buffer, header: ChunkHeader) -> None:
+        self.buf = buf
+        self.header = header
+        self.body = memoryview(buf)[HEADER_BYTES : header.length]
+        self._at = _layout(header)
+        self.times = self.body[: header.count * 8].cast("q")
+        self.payload_ends = self._ends_at(self._at[0], header.count)
+        self._blob: bytes | None = None
+        self._shift = 0
+
+    base = property(lambda self: self.header.base)
+    count = property(lambda self: self.header.count)
+    end = property(lambda self: self.header.end)
+
+    @property
+    def raw(self) -> memoryview:
+        """The chunk's own bytes, without what follows."""
+        return memoryview(self.buf)[: self.header.length]
+
+    def __len__(self) -> int:
+        return self.header.count
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records())
+
+    def _ends_at(self, position: int, count: int) -> memoryview:
+        return self.body[position : position + 4 * (count + 1)].cast("i")
+
+    def _column(self, position: int, count: int) -> tuple[memoryview, int]:
+        """Ends of the column at `position` and where its bytes begin in the body."""
+        return self._ends_at(position, count), position + (count + 2) // 2 * 8
+
+    def _values(self, position: int, start: int, stop: int) -> list[bytes]:
+        ends, begin = self._column(position, self.header.count)
+        cuts = ends[start : stop + 1].tolist()
+        shift = begin
+        body = self.body
+        return [bytes(body[shift + a : shift + b]) for a, b in pairwise(cuts)]
+
+    def _plain(self) -> tuple[bytes, int]:
+        """The uncompressed payload bytes as part of a bytes object, and where they begin in it."""
+        if self._blob is None:
+            begin, h = self._at[7], self.header
+            stored = self.body[begin : begin + h.payload_stored]
+            if h.flags & ZLIB:
+                # A stored length that lies must not unpack without bound.
+                unpacker = zlib.decompressobj()
+                self._blob = unpacker.decompress(stored, h.payload_plain + 1)
+            elif isinstance(self.buf, bytes):
+                self._blob, self._shift = self.buf, HEADER_BYTES + begin
+            else:
+                self._blob = bytes(stored)
+        return self._blob, self._shift
+
+    def payload_view(self) -> memoryview:
+        """All payload bytes, uncompressed, one after the other."""
+        blob, shift = self._plain()
+        return memoryview(blob)[shift : shift + self.header.payload_plain]
+
+    def payloads(self, start: int = 0, stop: int | None = None) -> list[bytes]:
+        """The payloads of records `start` to `stop` of this chunk."""
+        stop = self.header.count if stop is None else stop
+        blob, shift = self._plain()
+        cuts = self.payload_ends[start : stop + 1].tolist()
+        return [blob[shift + a : shift + b] for a, b in pairwise(cuts)]
+
+    def keys(self, start: int, stop: int) -> list[bytes] | None:
+        """Keys, or None when no record has one."""
+        return self._values(self._at[1], start, stop) if self.header.flags & KEYS else None
+
+    def tags(self, start: int, stop: int) -> list[bytes] | None:
+        """Tags in UTF-8, or None when no record has one."""
+        return self._values(self._at[2], start, stop) if self.header.flags & TAGS else None
+
+    def ids(self, start: int, stop: int) -> list[bytes] | None:
+        """Ids in UTF-8, or None when no record has one."""
+        return self._values(self._at[6], start, stop) if self.header.flags & IDS else None
+
+    def headers(self, start: int, stop: int) -> list[Mapping[str, str]] | None:
+        """Headers, or None when no record has any."""
+        if not self.header.flags & HEADERS:
+            return None
+        cuts = self._ends_at(self._at[3], self.header.count)[start : stop + 1].tolist()
+        first, last = cuts[0], cuts[-1]
+        names = self._texts(self._at[4], first, last)
+        values = self._texts(self._at[5], first, last)
+        return [
+            dict(zip(names[a - first : b - first], values[a - first : b - first], strict=True))
+            if b > a
+            else NO_HEADERS
+            for a, b in pairwise(cuts)
+        ]
+
+    def _texts(self, position: int, start: int, stop: int) -> list[str]:
+        ends, begin = self._column(position, self.header.pairs)
+        cuts = ends[start : stop + 1].tolist()
+        body = self.body
+        return [str(body[begin + a : begin + b], "utf-8") for a, b in pairwise(cuts)]
+
+    def records(self, start: int = 0, stop: int | None = None) -> list[Record]:
+        """Records `start` to `stop`, counted from the chunk's first."""
+        stop = self.header.count if stop is None else min(stop, self.header.count)
+        first = self.header.base + start
+        times = self.times[start:stop].tolist()
+        payloads = self.payloads(start, stop)
+        if not self.header.flags & (KEYS | TAGS | HEADERS | IDS):
+            return [
+                Record(first + i, time // 1000, payload)
+                for i, (time, payload) in enumerate(zip(times, payloads, strict=True))
+            ]
+        count = stop - start
+        keys = self.keys(start, stop) or [b""] * count
+        tags = self.tags(start, stop) or [b""] * count
+        headers = self.headers(start, stop) or [NO_HEADERS] * count
+        ids = self.ids(start, stop) or [b""] * count
+        return [
+            Record(first + i, time // 1000, payload, key, tag.decode(), header, id_.decode())
+            for i, (time, payload, key, tag, header, id_) in enumerate(
+                zip(times, payloads, keys, tags, headers, ids, strict=True)
+            )
+        ]
+
+    def record(self, index: int) -> Record:
+        """One record, counted from the chunk's first."""
+        return self.records(index, index + 1)[0]
+
+    def slice(self, start: int, end: int) -> list[Record]:
+        """The records at offsets `start` to `end` that this chunk holds."""
+        base = self.header.base
+        return self.records(max(start - base, 0), max(min(end - base, self.header.count), 0))
+
+    def time_index(self, time_ms: int) -> int:
+        """The index of the first record at or after `time_ms`; `count` when there is none."""
+        return bisect_left(self.times, time_ms * 1000)
+
+    def rebased(self, base: int, times_us: array[int] | None = None) -> bytes:
+        """The same records at other offsets, and at other times where given."""
+        h = self.header
+        sizes = (
+            *(h.payload_stored, h.payload_plain, h.key_bytes, h.tag_bytes),
+            *(h.pairs, h.name_bytes, h.value_bytes, h.id_bytes),
+        )
+        if times_us is None:
+            return _seal(h.flags, base, h.first_us, h.last_us, h.count, sizes, self.body)
+        body = b"".join((times_us, self.body[h.count * 8 :]))
+        return _seal(h.flags, base, times_us[0], times_us[-1], h.count, sizes, body)
+
+    def check(self, source: str = "chunk", position: int = 0) -> None:
+        """Look at every column, for chunks that come from elsewhere: ends that lie would lead Arrow astray.
+
+        Raises:
+            CorruptRecord: ends that fall or do not fit, times that fall, text that is no UTF-8.
+        """
+        reason = self._fault()
+        if reason:
+            raise CorruptRecord(source, position, reason)
+
+    def _fault(self) -> str:
+        h = self.header
+        columns = [("payload", self.payload_ends, h.payload_plain)]
+        for flag, name, at, count, size in (
+            (KEYS, "key", self._at[1], h.count, h.key_bytes),
+            (TAGS, "tag", self._at[2], h.count, h.tag_bytes),
+            (HEADERS, "header count", self._at[3], h.count, h.pairs),
+            (HEADERS, "header name", self._at[4], h.pairs, h.name_bytes),
+            (HEADERS, "header value", self._at[5], h.pairs, h.value_bytes),
+            (IDS, "id", self._at[6], h.count, h.id_bytes),
+        ):
+            if h.flags & flag:
+                columns.append((name, self._ends_at(at, count), size))
+        for name, view, size in columns:
+            ends = view.tolist()
+            if ends[0] != 0 or ends[-1] != size or any(a > b for a, b in pairwise(ends)):
+                return f"the ends of the {name} column do not fit its bytes"
+        times = self.times.tolist()
+        if not times or [h.first_us, h.last_us] != [times[0], times[-1]]:
+            return "the times do not fit the header"
+        if any(a > b for a, b in pairwise(times)):
+            return "the times fall"
+        try:
+            if len(self.payload_view()) != h.payload_plain:
+                return "the payload's length does not fit the header"
+            self.headers(0, h.count)
+            for texts in (self.tags(0, h.count), self.ids(0, h.count)):
+                for text in texts or ():
+                    text.decode()
+        except (UnicodeDecodeError, ValueError, zlib.error) as exc:
+            return str(exc)
+        return ""
+
+    # -- Arrow ----------------------------------------------------------------------------------------------------
+
+    def to_arrow(
+        self, topic: str, start: int | None = None, end: int | None = None
+    ) -> pa.RecordBatch:
+        """The records at offsets `start` to `end` as an Arrow batch whose large columns are views on this chunk."""
+        from polybus.model.arrow import to_batch
+
+        batch = to_batch(self, topic)
+        low = 0 if start is None else max(start - self.header.base, 0)
+        high = self.header.count if end is None else min(end - self.header.base, self.header.count)
+        return batch.slice(low, max(high - low, 0))
+
+    def arrow_columns(self) -> dict[str, tuple[int, int, int]]:
+        """For each present column, where its ends and its bytes begin in the body, and how many bytes there are."""
+        h, at = self.header, self._at
+        found = {"payload": (at[0], at[7], h.payload_stored)}
+        for flag, name, position, count, size in (
+            (KEYS, "key", at[1], h.count, h.key_bytes),
+            (TAGS, "tag", at[2], h.count, h.tag_bytes),
+            (HEADERS, "name", at[4], h.pairs, h.name_bytes),
+            (HEADERS, "value", at[5], h.pairs, h.value_bytes),
+            (IDS, "id", at[6], h.count, h.id_bytes),
+        ):
+            if h.flags & flag:
+                found[name] = (position, position + (count + 2) // 2 * 8, size)
+        if h.flags & HEADERS:
+            found["pairs"] = (at[3], 0, 0)
+        return found

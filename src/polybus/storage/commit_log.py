@@ -1,0 +1,268 @@
+"""The commit log: one file sequence for all topics, one write and one sync per group commit.
+
+Invariant: a batch is reported done only after its frame is synced (or, for batches that do not ask
+for it, written), in the order of submission; after a failure nothing of the failed batch, nor of
+any batch that was made before the failure was known, is ever reported done.
+
+One thread writes and syncs. The bodies come prepared, so that it needs the interpreter only for a
+few microseconds between two syncs: a busy event loop must not slow the disk down.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from polybus.errors import StorageError
+from polybus.storage.files import Files, OpenFile, storage_error
+from polybus.storage.frame import (
+    FILE_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
+    SALT_BYTES,
+    encode_file_header,
+    encode_frame_header,
+    padded,
+)
+
+MAX_SPARES: Final = (
+    2  # trimmed files kept for reuse: their blocks are allocated, which makes syncing cheaper
+)
+VOID: Final = bytes(FRAME_HEADER_BYTES)
+_PAD: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
+
+
+class Prepared:
+    """The bytes of one frame on their way to the disk."""
+
+    __slots__ = ("body", "crc", "epoch", "sequence", "sync")
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.epoch = 0
+        self.body = b""
+        self.crc = 0
+        self.sync = True
+
+
+Report = Callable[[list[Prepared], StorageError | None], None]
+"""Called in the commit thread with batches in order, and why they failed if they did."""
+
+
+@dataclass(slots=True)
+class LogFile:
+    """A file of the log; `last` is the highest sequence it holds."""
+
+    path: Path
+    number: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """Where the log stood when it was read."""
+
+    files: Sequence[LogFile]
+    spares: Sequence[Path]
+    last: int  # the last frame of the chain
+    next_sequence: int
+    next_number: int
+
+
+def log_name(number: int) -> str:
+    """The file name of a log file in use."""
+    return f"{number:012d}.log"
+
+
+class CommitLog:
+    """Group commit in a thread of its own."""
+
+    def __init__(self, folder: Path, files: Files, file_bytes: int, report: Report) -> None:
+        self._folder = folder
+        self._files = files
+        self._file_bytes = file_bytes
+        self._report = report
+        self._mutex = threading.Lock()
+        self._wake = threading.Semaphore(0)
+        self._queue: list[Prepared] = []
+        self._idle = True
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="polybus-commit", daemon=True)
+        self._kept: list[LogFile] = []
+        self._spares: list[Path] = []
+        self._file: OpenFile | None = None
+        self._salt = b""
+        self._position = 0
+        self._unsynced = False
+        self._number = 0
+        self._last = 0  # the last frame written
+        self._synced = 0  # the last frame known to be on disk
+        self._epoch = 0
+        self._error: StorageError | None = None
+
+    def start(self, tail: LogTail) -> None:
+        """Go on behind `tail`, in a new file: what a crash left behind the tail stays out of the way."""
+        self._kept = list(tail.files)
+        self._spares = list(tail.spares)
+        self._number = tail.next_number
+        self._last = self._synced = tail.last
+        self._thread.start()
+
+    def submit(self, batch: Prepared) -> None:
+        """Hand a batch over; called from the event loop."""
+        with self._mutex:
+            self._queue.append(batch)
+            if not self._idle:
+                return
+            self._idle = False
+        self._wake.release()
+
+    def stop(self) -> None:
+        """Write what was submitted, then end the thread. Idempotent."""
+        if self._thread.ident is None or self._closing:
+            return
+        self._closing = True
+        self._wake.release()
+        self._thread.join()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files that are still needed."""
+        return len(self._kept) * self._file_bytes
+
+    def trim(self, sequence: int) -> None:
+        """Give up the files that hold no frame above `sequence`; called from the mover's thread."""
+        with self._mutex:
+            current = self._kept[-1] if self._file is not None and self._kept else None
+            gone = [file for file in self._kept if file.last <= sequence and file is not current]
+            self._kept = [file for file in self._kept if file not in gone]
+        for file in gone:
+            if len(self._spares) < MAX_SPARES and self._is_whole(file):
+                self._spares.append(file.path)
+            else:
+                self._files.unlink(file.path)
+
+    def _is_whole(self, file: LogFile) -> bool:
+        opened = self._files.open(file.path)
+        try:
+            return opened.size() == self._file_bytes
+        finally:
+            opened.close()
+
+    # -- the commit thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            self._wake.acquire()
+            while True:
+                with self._mutex:
+                    batches = self._queue
+                    if not batches:
+                        self._idle = True
+                        break
+                    self._queue = []
+                self._commit(batches)
+            if self._closing:
+                return
+
+    def _commit(self, batches: list[Prepared]) -> None:
+        """Write as many as fit the file, sync, report; then the rest."""
+        while batches:
+            if batches[0].epoch < self._epoch:
+                late = [batch for batch in batches if batch.epoch < self._epoch]
+                self._report(late, self._error)
+                batches = batches[len(late) :]
+                continue
+            try:
+                batches = self._write(batches)
+            except OSError as exc:
+                self._fail(batches, storage_error(exc, "writing the commit log"))
+                return
+
+    def _write(self, batches: list[Prepared]) -> list[Prepared]:
+        room = self._file_bytes - self._position
+        if self._file is None or FRAME_HEADER_BYTES + padded(len(batches[0].body)) > room:
+            self._rotate()
+            room = self._file_bytes - self._position
+        assert self._file is not None
+        parts: list[bytes] = []
+        used = taken = 0
+        last, wants_sync = self._last, False
+        for batch in batches:
+            size = len(batch.body)
+            if used + FRAME_HEADER_BYTES + padded(size) > room and taken:
+                break
+            head = encode_frame_header(
+                self._salt, batch.sequence, last, self._synced, size, batch.crc
+            )
+            parts += (head, batch.body, _PAD[size % 8])
+            used += FRAME_HEADER_BYTES + padded(size)
+            last = batch.sequence
+            wants_sync = wants_sync or batch.sync
+            taken += 1
+        written, rest = batches[:taken], batches[taken:]
+        self._file.write(self._position, parts)
+        if wants_sync:
+            early = [batch for batch in written if not batch.sync]
+            if early:
+                self._report(early, None)
+                batches[:taken] = written = [batch for batch in written if batch.sync]
+            self._file.sync()
+            self._synced = last
+        self._unsynced = not wants_sync
+        self._position += used
+        self._last = self._kept[-1].last = last
+        self._report(written, None)
+        return rest
+
+    def _rotate(self) -> None:
+        """Begin a new file, a trimmed one if there is any."""
+        if self._file is not None:
+            if self._unsynced:
+                self._file.sync()
+                self._synced = self._last
+                self._unsynced = False
+            self._file.close()
+            self._file = None
+        number = self._number
+        path = self._folder / log_name(number)
+        spare = self._spares.pop() if self._spares else None
+        if spare is not None:
+            self._files.rename(spare, path)
+        opened = self._files.open(path, create=spare is None)
+        salt = os.urandom(SALT_BYTES)
+        try:
+            if spare is None:
+                opened.allocate(self._file_bytes)
+            opened.write(0, [encode_file_header(number, salt)])
+            opened.sync()
+            # The name must be on disk before a frame in it counts.
+            self._files.sync_folder(self._folder)
+        except OSError:
+            opened.close()
+            self._files.unlink(path)
+            raise
+        with self._mutex:
+            self._kept.append(LogFile(path, number, self._last))
+        self._file, self._salt, self._position = opened, salt, FILE_HEADER_BYTES
+        self._number = number + 1
+
+    def _fail(self, batches: list[Prepared], error: StorageError) -> None:
+        self._epoch = 1 + max(batch.epoch for batch in batches)
+        if self._file is not None:
+            try:
+                # A frame that was written but not acknowledged must not come back after a restart.
+                self._file.write(self._position, [VOID])
+                self._file.sync()
+            except OSError:
+                # The file cannot be trusted any more; the next batch begins another one.
+                self._file.close()
+                self._file = None
+        self._error = error
+        self._report(batches, error)

@@ -1,0 +1,360 @@
+"""The embedded engine: durable topics in one folder of this machine.
+
+Invariant: see `core.engine`. This file only puts the parts together and keeps their order at start
+and stop; how a commit is made is in `intake` and `commit_log`, what happens to it later in `mover`,
+how it is read in `reader`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from polybus.core.engine import (
+    Done,
+    GroupState,
+    Move,
+    Operation,
+    Slice,
+    TopicInfo,
+    TopicOptions,
+)
+from polybus.errors import Conflict, NoSuchGroup, StorageError
+from polybus.model.clock import Clock
+from polybus.model.message import Call, Publication
+from polybus.model.name import check_name
+from polybus.model.record import NewRecord, Record
+from polybus.storage import staging
+from polybus.storage.checkpoint import Checkpoint
+from polybus.storage.commit_log import CommitLog, Prepared
+from polybus.storage.entry import Declared, Forgotten, Published, Removed, Saved, Staged, Trimmed
+from polybus.storage.files import DiskFiles, Files, FolderLock, storage_error
+from polybus.storage.frame import FRAME_HEADER_BYTES
+from polybus.storage.intake import Intake, Limits, draining
+from polybus.storage.mover import Mover
+from polybus.storage.reader import ChunkCache, Reader
+from polybus.storage.recovery import Progress, Recovered, check_version, recover, write_version
+from polybus.storage.state import State
+from polybus.storage.topic_log import StagedPart
+
+log = logging.getLogger("polybus.storage")
+_T = TypeVar("_T")
+MiB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Sizes, in bytes. The defaults suit a node that has the folder for itself."""
+
+    log_file: int = 64 * MiB
+    log_total: int = 128 * MiB  # beyond it every topic is moved, so that recovery stays short
+    move_after: int = 16 * MiB
+    segment: int = 64 * MiB
+    queue: int = 32 * MiB
+    append: int = 32 * MiB
+    cache: int = 32 * MiB
+    upkeep_s: float = 30.0  # how often retention and expiry are looked at; also how soon a failed round is tried again
+
+
+class EmbeddedEngine:
+    """Durable topics in `folder`; see `core.engine.Engine`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Clock,
+        *,
+        files: Files | None = None,
+        options: StorageOptions | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._files = files or DiskFiles()
+        self._options = options or StorageOptions()
+        self._progress = progress
+        self._lock = FolderLock(folder / "lock")
+        self._checkpoint = Checkpoint(folder / "checkpoint")
+        self._changing = asyncio.Lock()  # one change of a topic or group at a time
+        self._wanted = asyncio.Event()
+        self._moved_at = 0
+        self._running = False
+
+    # -- life -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(2, "polybus-read")
+        self._mover_pool = ThreadPoolExecutor(1, "polybus-move")
+        try:
+            found = await self._loop.run_in_executor(self._mover_pool, self._open)
+        except BaseException as exc:
+            await self._close()
+            if isinstance(exc, OSError):
+                raise storage_error(exc, f"opening {self._folder}") from exc
+            raise
+        self._state: State = found.state
+        size = self._options
+        append = min(size.append, size.log_file // 2 - FRAME_HEADER_BYTES)
+        limits = Limits(size.queue, append, min(4 * MiB, size.log_file // 8))
+        self._commit_log = CommitLog(self._folder / "log", self._files, size.log_file, self._report)
+        self._intake = Intake(
+            self._state, self._clock, limits, self._commit_log.submit, found.tail.next_sequence
+        )
+        cache = ChunkCache(size.cache)
+        self._reader = Reader(self._files, self._pool, cache)
+        self._mover = Mover(
+            self._files,
+            self._folder,
+            self._state,
+            self._intake,
+            self._commit_log,
+            self._checkpoint,
+            cache,
+            self._mover_pool,
+            self._clock,
+            found.meta,
+            size.segment,
+        )
+        self._commit_log.start(found.tail)
+        self._running = True
+        self._timer = self._loop.call_later(self._options.upkeep_s, self._look_after)
+        self._task = self._loop.create_task(self._move_when_wanted())
+        if found.frames:
+            self._wanted.set()
+
+    def _open(self) -> Recovered:
+        """Lock, read, then tidy up; in the mover's thread."""
+        files, folder = self._files, self._folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock.acquire()
+        used = check_version(files, folder)
+        if not used and any(
+            name.endswith((".log", ".seg")) for name in files.names(folder / "log")
+        ):
+            raise StorageError(f"{folder} holds a log but no version: it is not a data folder")
+        (folder / "checkpoint").mkdir(exist_ok=True)
+        self._checkpoint.open()
+        found = recover(files, folder, self._checkpoint, self._progress)
+        for name in ("log", "topics", "staged"):
+            files.make_folder(folder / name)
+        if not used:
+            write_version(files, folder)
+        self._tidy(found.state)
+        return found
+
+    def _tidy(self, state: State) -> None:
+        """Remove what a crash left behind and nothing refers to."""
+        topics = self._folder / "topics"
+        known = {topic.folder.name: topic for topic in state.topics.values()}
+        for name in self._files.names(topics):
+            topic = known.get(name)
+            if topic is None:
+                self._files.remove_folder(topics / name)
+                continue
+            segments = {segment.path.name for segment in topic.segments}
+            for file in self._files.names(topic.folder):
+                if file not in segments:
+                    self._files.unlink(topic.folder / file)
+        self._expire_staged(state)
+
+    def _expire_staged(self, state: State) -> None:
+        folder = state.staged_folder
+        published = {
+            item.path.name
+            for topic in state.topics.values()
+            for item in topic.items
+            if isinstance(item, StagedPart)
+        }
+        names = [name for name in self._files.names(folder) if name not in published]
+        for name in staging.expired_tickets(names, self._clock.wall_ms()):
+            self._files.unlink(folder / name)
+
+    async def stop(self) -> None:
+        if not self._running:
+            return
+        self._running = False
+        self._intake.refusal = draining()
+        self._timer.cancel()
+        self._wanted.set()
+        await self._task
+        try:
+            await self._mover.round(everything=True)
+        except (StorageError, OSError) as exc:
+            log.warning("stopping without a last checkpoint, the commit log has all: %s", exc)
+        await self._loop.run_in_executor(self._mover_pool, self._commit_log.stop)
+        await self._close()
+
+    async def _close(self) -> None:
+        await self._loop.run_in_executor(self._mover_pool, self._checkpoint.close)
+        self._pool.shutdown(wait=False)
+        self._mover_pool.shutdown(wait=False)
+        self._lock.release()
+
+    def _report(self, batches: list[Prepared], error: StorageError | None) -> None:
+        self._loop.call_soon_threadsafe(self._reported, batches, error)
+
+    def _reported(self, batches: list[Prepared], error: StorageError | None) -> None:
+        self._intake.reported(batches, error)  # type: ignore[arg-type]
+        if self._intake.taken_bytes - self._moved_at >= self._options.move_after:
+            self._wanted.set()
+
+    async def _move_when_wanted(self) -> None:
+        while self._running:
+            await self._wanted.wait()
+            self._wanted.clear()
+            self._moved_at = self._intake.taken_bytes
+            try:
+                everything = self._commit_log.size > self._options.log_total
+                await self._mover.round(everything=everything)
+            except (StorageError, OSError) as exc:
+                log.warning("moving into segments failed, will be tried again: %s", exc)
+
+    def _look_after(self) -> None:
+        self._wanted.set()
+        self._timer = self._loop.call_later(self._options.upkeep_s, self._look_after)
+
+    async def move_all(self) -> None:
+        """Bring everything into segments and save a checkpoint now."""
+        await self._mover.round(everything=True)
+
+    # -- topics -----------------------------------------------------------------------------------------------
+
+    async def declare(self, topic: str, options: TopicOptions) -> TopicInfo:
+        check_name(topic)
+        async with self._changing:
+            known = self._state.topics.get(topic)
+            id_ = known.id if known else self._state.next_id
+            await self._intake.change(id_, Declared(topic, options, self._clock.wall_ms()))
+            self._intake.hold(self._state.topics[topic])
+        return self.topic(topic)
+
+    async def remove(self, topic: str) -> None:
+        async with self._changing:
+            found = self._state.log(topic)
+            found.removed = True
+            try:
+                await self._intake.change(found.id, Removed())
+            except StorageError:
+                found.removed = False
+                raise
+        self._wanted.set()
+
+    async def trim(self, topic: str, first: int) -> None:
+        found = self._state.log(topic)
+        await self._intake.change(found.id, Trimmed(min(first, found.end)))
+        self._wanted.set()
+
+    def topics(self) -> Sequence[TopicInfo]:
+        return [found.info() for found in self._state.topics.values()]
+
+    def topic(self, topic: str) -> TopicInfo:
+        return self._state.log(topic).info()
+
+    # -- records ----------------------------------------------------------------------------------------------
+
+    def append(self, topic: str, records: Sequence[NewRecord], done: Done) -> bool:
+        return self._intake.append(topic, records, done)
+
+    async def commit(self, operations: Sequence[Operation]) -> list[int]:
+        return await self._intake.commit(operations)
+
+    def move(self, move: Move) -> None:
+        self._intake.move(move)
+
+    def cached(
+        self, topic: str, start: int, max_records: int, max_bytes: int
+    ) -> Sequence[Record] | None:
+        found = self._state.log(topic)
+        if start < found.first:
+            return None
+        return self._reader.cached(found, start, max_records, max_bytes)
+
+    async def read(
+        self, topic: str, start: int, max_records: int, max_bytes: int
+    ) -> Sequence[Record]:
+        return await self._reader.read(self._state.log(topic), start, max_records, max_bytes)
+
+    async def fetch(self, topic: str, start: int, end: int, max_bytes: int) -> Slice:
+        return await self._reader.fetch(self._state.log(topic), start, end, max_bytes)
+
+    async def offset_at(self, topic: str, time_ms: int) -> int:
+        return await self._reader.offset_at(self._state.log(topic), time_ms)
+
+    # -- groups -----------------------------------------------------------------------------------------------
+
+    async def save_group(self, topic: str, state: GroupState) -> None:
+        async with self._changing:
+            found = self._state.log(topic)
+            saved = Saved(
+                state.name, state.options, state.floor, sorted(state.done), state.attempts
+            )
+            await self._intake.change(found.id, saved)
+
+    async def remove_group(self, topic: str, group: str) -> None:
+        async with self._changing:
+            found = self._state.log(topic)
+            if group not in found.groups:
+                raise NoSuchGroup(topic, group)
+            await self._intake.change(found.id, Forgotten(group))
+
+    def groups(self, topic: str) -> Sequence[GroupState]:
+        return list(self._state.log(topic).groups.values())
+
+    # -- bulk writers -----------------------------------------------------------------------------------------
+
+    async def stage(self, topic: str, chunk: bytes) -> str:
+        found = self._state.log(topic)
+        folder, now_ms = self._state.staged_folder, self._clock.wall_ms()
+        return await self._in_pool(
+            lambda: staging.write_staged(self._files, folder, found.id, chunk, now_ms)
+        )
+
+    async def publish_staged(
+        self, topic: str, sink: str, batch: int, tickets: Sequence[str]
+    ) -> int:
+        async with self._changing:
+            found = self._state.log(topic)
+            last = found.sinks.get(sink)
+            if last is not None and batch <= last[0]:
+                return last[1]
+            if len(set(tickets)) != len(tickets):
+                raise Conflict("a ticket is named twice")
+            folder = self._state.staged_folder
+            sizes = await self._in_pool(
+                lambda: [staging.find_staged(self._files, folder, found.id, t) for t in tickets]
+            )
+            self._state.log(topic)  # it may have been removed meanwhile
+            base, parts = found.next, []
+            for ticket, (count, size) in zip(tickets, sizes, strict=True):
+                parts.append(Staged(ticket, base, count, size))
+                base += count
+            first = found.next
+            now_ms = max(self._intake.now_ms(), found.last_ms)
+            await self._intake.publish(found, Published(sink, batch, found.last_ms, now_ms, parts))
+            return first
+
+    # -- other nodes ------------------------------------------------------------------------------------------
+
+    async def claim(self, name: str, prefix: bool) -> None:
+        """There are no other nodes to tell."""
+
+    async def release(self, name: str) -> None:
+        """There are no other nodes to tell."""
+
+    def forward_call(self, call: Call) -> bool:
+        return False
+
+    def forward_publication(self, publication: Publication) -> None:
+        """There are no other nodes to hand it to."""
+
+    async def _in_pool(self, work: Callable[[], _T]) -> _T:
+        try:
+            return await self._loop.run_in_executor(self._pool, work)
+        except OSError as exc:
+            raise storage_error(exc, "staging") from exc

@@ -1,0 +1,459 @@
+"""Where commits begin: gives out offsets and times, encodes entries, and collects them into batches for the commit log.
+
+Invariant: what is taken in one call goes into one frame; a batch's effects are applied on the event
+loop, in order, once the commit log has reported it; if it failed, everything behind it is taken
+back as well, so that offsets stay dense.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from polybus.core.engine import Append, Done, Move, Operation
+from polybus.errors import (
+    Draining,
+    LimitExceeded,
+    NoSuchGroup,
+    NoSuchTopic,
+    PolybusError,
+    StorageError,
+)
+from polybus.model.chunk import MAX_BYTES, MAX_RECORDS, encode_chunk, parse_chunk
+from polybus.model.clock import Clock
+from polybus.model.record import NewRecord
+from polybus.storage.commit_log import Prepared
+from polybus.storage.entry import (
+    ROW,
+    ROW_HEAD,
+    ROW_OVERHEAD,
+    Change,
+    Moved,
+    Published,
+    encode_change,
+    encode_chunk_entry,
+    encode_row,
+)
+from polybus.storage.state import State
+from polybus.storage.topic_log import TopicLog
+
+CHUNK_FROM: Final = 8  # so many records at once are cheaper to encode as columns than row by row
+
+RETRY_S: Final = 0.5  # how soon moves are written again after a failure
+
+_pack_row = ROW_HEAD.pack
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the intake, in bytes."""
+
+    queue: int  # taken but not durable: beyond it producers are asked to pause
+    append: int  # one append or one commit
+    frame: int  # a batch is closed when it is this large
+
+
+class Batch(Prepared):
+    """A frame being filled, and what happens once it is durable."""
+
+    __slots__ = ("changes", "dones", "ends", "loose", "offsets", "parts", "size", "then")
+
+    def __init__(self, sync: bool) -> None:
+        super().__init__()
+        self.sync = sync
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.ends: dict[TopicLog, int] = {}
+        self.changes: list[tuple[int, Change]] = []
+        self.loose: list[tuple[int, Moved]] = []  # changes nobody waits for
+        self.dones: list[Done] = []
+        self.offsets: list[int] = []
+        self.then: list[Callable[[StorageError | None], None]] = []
+
+    @property
+    def used(self) -> bool:
+        """Whether anything depends on it."""
+        return bool(self.parts or self.dones or self.then)
+
+
+class Intake:
+    """Open batches and the outstanding ones."""
+
+    def __init__(
+        self,
+        state: State,
+        clock: Clock,
+        limits: Limits,
+        submit: Callable[[Prepared], None],
+        sequence: int,
+    ) -> None:
+        self._state = state
+        self._topics = state.topics
+        self._clock = clock
+        self._limits = limits
+        self._submit = submit
+        self._loop = asyncio.get_running_loop()
+        self.sequence = sequence  # of the next batch to be closed
+        self.synced = sequence - 1  # everything up to here is durable
+        self._epoch = 0
+        self._open = Batch(sync=True)
+        self._open_os = Batch(sync=False)
+        self._scheduled = False
+        self._now = 0
+        self._outstanding: dict[int, Batch] = {}
+        self._queued_bytes = 0
+        self.taken_bytes = 0  # of all batches so far, for whoever decides when to move
+        self.refusal: PolybusError | None = None  # why nothing more is taken
+        self._kept: dict[tuple[int, str], Moved] = {}  # moves of failed batches, to be tried again
+
+    # -- taking -----------------------------------------------------------------------------------------------
+
+    def append(self, topic: str, records: Sequence[NewRecord], done: Done) -> bool:
+        """See `Engine.append`."""
+        log = self._topics.get(topic)
+        if log is None or log.removed:
+            raise NoSuchTopic(topic)
+        if self.refusal is not None:
+            raise self.refusal
+        batch = self._open_os if log.os and log.hold <= self.synced else self._open
+        if len(records) == 1:
+            record = records[0]
+            payload = record.payload
+            if not (record.id or record.key or record.tag or record.headers):
+                # The common case, spelt out: a single plain record costs this and nothing else.
+                size = len(payload) + ROW_OVERHEAD
+                if size > self._limits.append:
+                    self._check_size(records)
+                time_ms = self._now or self._set_now()
+                if record.time_ms and record.time_ms < time_ms:
+                    time_ms = record.time_ms
+                if time_ms < log.last_ms:
+                    time_ms = log.last_ms
+                else:
+                    log.last_ms = time_ms
+                offset = log.next
+                batch.parts += (_pack_row(ROW, log.id, offset, time_ms, len(payload)), payload)
+                batch.size += size
+                if not log.items:
+                    log.oldest = self.sequence
+                log.bases.append(offset)
+                log.items.append((time_ms, record))
+                log.tail_bytes += size
+                log.next = batch.ends[log] = offset + 1
+                batch.dones.append(done)
+                batch.offsets.append(offset)
+                if not self._scheduled:
+                    self._schedule()
+                if batch.size > self._limits.frame:
+                    self.flush()
+                return self._queued_bytes + batch.size < self._limits.queue
+        self._check_size(records)
+        batch.offsets.append(self._store(batch, log, records))
+        batch.dones.append(done)
+        self._taken(batch)
+        return self._queued_bytes + batch.size < self._limits.queue
+
+    async def commit(self, operations: Sequence[Operation]) -> list[int]:
+        """See `Engine.commit`."""
+        self._check_open()
+        logs = [self._check(operation) for operation in operations]
+        self._check_size([r for o in operations if isinstance(o, Append) for r in o.records])
+        lax = all(log.os and log.hold <= self.synced for log in logs)
+        lax = lax and all(isinstance(operation, Append) for operation in operations)
+        batch = self._open_os if lax else self._open
+        offsets: list[int] = []
+        for operation, log in zip(operations, logs, strict=True):
+            if isinstance(operation, Move):
+                offsets.append(-1)
+                self._put_change(batch, log, _moved(operation))
+            else:
+                offsets.append(self._store(batch, log, operation.records))
+                # Records of one topic become visible in order, so later ones must not overtake this batch.
+                self.hold(log)
+        await self._settled(batch)
+        return offsets
+
+    def move(self, move: Move) -> None:
+        """See `Engine.move`."""
+        log = self._state.log(move.topic)
+        if move.group not in log.groups:
+            raise NoSuchGroup(move.topic, move.group)
+        change = _moved(move)
+        self._put_change(self._open, log, change)
+        self._open.loose.append((log.id, change))
+        self._taken(self._open)
+
+    async def change(self, topic: int, change: Change) -> None:
+        """Commit one small change and wait until it is applied."""
+        self._check_open()
+        self._open.parts.append(encode_change(topic, change))
+        self._open.changes.append((topic, change))
+        await self._settled(self._open)
+
+    async def publish(self, log: TopicLog, change: Published) -> None:
+        """Commit the publication of staged chunks and wait until it is visible."""
+        self._check_open()
+        batch = self._open
+        if not log.items:
+            log.oldest = self.sequence
+        self._put_change(batch, log, change)
+        self._state.add_published(log, change)
+        batch.ends[log] = log.next
+        self.hold(log)
+        await self._settled(batch)
+
+    async def barrier(self, callback: Callable[[int], None]) -> None:
+        """Call `callback` on the event loop at a moment when everything applied is durable, with the last sequence."""
+        batch = self._open
+        batch.then.append(lambda error: None if error else callback(batch.sequence))
+        await self._settled(batch)
+
+    def hold(self, log: TopicLog) -> None:
+        """Let the topic's next records not overtake those that are on their way with a synced batch."""
+        log.hold = self.sequence + 1
+
+    def now_ms(self) -> int:
+        """The time that records taken now get."""
+        return self._now or self._set_now()
+
+    @property
+    def oldest_outstanding(self) -> int:
+        """No batch below this sequence is on its way."""
+        return next(iter(self._outstanding), self.sequence)
+
+    def _check_open(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def _check(self, operation: Operation) -> TopicLog:
+        log = self._state.log(operation.topic)
+        if isinstance(operation, Move) and operation.group not in log.groups:
+            raise NoSuchGroup(operation.topic, operation.group)
+        return log
+
+    def _check_size(self, records: Sequence[NewRecord]) -> None:
+        size = sum(
+            len(r.payload) + len(r.key) + len(r.tag) + len(r.id) + ROW_OVERHEAD for r in records
+        )
+        size += sum(
+            len(name) + len(value)
+            for record in records
+            if record.headers
+            for name, value in record.headers.items()
+        )
+        if size > self._limits.append:
+            raise LimitExceeded("bytes in one append", limit=self._limits.append, actual=size)
+
+    def _set_now(self) -> int:
+        # One look at the clock per batch is exact enough, and it is not free.
+        self._now = self._clock.wall_ms()
+        if not self._scheduled:
+            self._schedule()
+        return self._now
+
+    def _time(self, log: TopicLog, record: NewRecord, now_ms: int) -> int:
+        """The time a record gets: its own where it has one, but never in the future and never before the last one's."""
+        given = record.time_ms
+        time_ms = given if 0 < given < now_ms else now_ms
+        log.last_ms = max(log.last_ms, time_ms)
+        return log.last_ms
+
+    def _store(self, batch: Batch, log: TopicLog, records: Sequence[NewRecord]) -> int:
+        """Give out offsets and encode; the offset of the first record."""
+        now_ms = self.now_ms()
+        first = log.next
+        known: list[int] = []
+        fresh = records
+        if any(record.id for record in records):
+            fresh, known = self._without_repeats(log, records, now_ms)
+        if fresh:
+            if not log.items:
+                log.oldest = self.sequence
+            times = [self._time(log, record, now_ms) for record in fresh]
+            if len(fresh) < CHUNK_FROM:
+                self._store_rows(batch, log, fresh, times)
+            else:
+                self._store_chunks(batch, log, fresh, times)
+            batch.ends[log] = log.next
+        return known[0] if known else first
+
+    def _without_repeats(
+        self, log: TopicLog, records: Sequence[NewRecord], now_ms: int
+    ) -> tuple[list[NewRecord], list[int]]:
+        fresh: list[NewRecord] = []
+        offsets: list[int] = []
+        for record in records:
+            offset = log.dedup.find(record.id, now_ms, log.options) if record.id else None
+            if offset is None:
+                offset = log.next + len(fresh)
+                fresh.append(record)
+                if record.id:
+                    log.dedup.add(record.id, offset, now_ms, log.options)
+            offsets.append(offset)
+        return fresh, offsets
+
+    def _store_rows(
+        self, batch: Batch, log: TopicLog, records: Sequence[NewRecord], times: Sequence[int]
+    ) -> None:
+        for record, time_ms in zip(records, times, strict=True):
+            parts = encode_row(log.id, log.next, time_ms, record)
+            batch.parts += parts
+            size = ROW_OVERHEAD + len(record.payload)
+            batch.size += size + len(record.key)
+            log.add(log.next, (time_ms, record), size)
+            log.next += 1
+
+    def _store_chunks(
+        self, batch: Batch, log: TopicLog, records: Sequence[NewRecord], times: Sequence[int]
+    ) -> None:
+        start = 0
+        while start < len(records):
+            stop, size = start, 0
+            while stop < len(records) and stop - start < MAX_RECORDS and size < MAX_BYTES:
+                size += len(records[stop].payload)
+                stop += 1
+            chunk = encode_chunk(log.next, records[start:stop], times[start:stop])
+            batch.parts += encode_chunk_entry(log.id, chunk)
+            batch.size += len(chunk)
+            log.add(log.next, parse_chunk(chunk, verify=False), len(chunk))
+            log.next += stop - start
+            start = stop
+
+    def _put_change(self, batch: Batch, log: TopicLog, change: Change) -> None:
+        data = encode_change(log.id, change)
+        batch.parts.append(data)
+        batch.size += len(data)
+        batch.changes.append((log.id, change))
+
+    # -- handing over -----------------------------------------------------------------------------------------
+
+    async def _settled(self, batch: Batch) -> None:
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def settle(error: StorageError | None) -> None:
+            if not future.done():
+                if error is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
+
+        batch.then.append(settle)
+        self._taken(batch)
+        await future
+
+    def _taken(self, batch: Batch) -> None:
+        if not self._scheduled:
+            self._schedule()
+        if batch.size > self._limits.frame:
+            self.flush()
+
+    def _schedule(self) -> None:
+        # At the end of this turn of the loop: whatever came in with it goes into one frame.
+        self._scheduled = True
+        self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Close the open batches and hand them to the commit log."""
+        self._scheduled = False
+        self._now = 0
+        if self._open_os.used:
+            batch, self._open_os = self._open_os, Batch(sync=False)
+            self._close(batch)
+        if self._open.used:
+            self._put_kept()
+            batch, self._open = self._open, Batch(sync=True)
+            self._close(batch)
+
+    def _close(self, batch: Batch) -> None:
+        batch.sequence = self.sequence
+        batch.epoch = self._epoch
+        self.sequence += 1
+        batch.body = body = b"".join(batch.parts)
+        batch.crc = zlib.crc32(body)
+        batch.parts = []
+        batch.size = len(body)
+        self._queued_bytes += batch.size
+        self.taken_bytes += batch.size
+        self._outstanding[batch.sequence] = batch
+        self._submit(batch)
+
+    # -- what became of them ----------------------------------------------------------------------------------
+
+    def reported(self, batches: Sequence[Batch], error: StorageError | None) -> None:
+        """The commit log has finished with these batches."""
+        if error is not None and batches[0].epoch == self._epoch:
+            self._take_back(error)
+        for batch in batches:
+            del self._outstanding[batch.sequence]
+            self._queued_bytes -= batch.size
+            if error is None:
+                self._apply(batch)
+            self._tell(batch, error)
+
+    def _apply(self, batch: Batch) -> None:
+        for log, end in batch.ends.items():
+            log.end = end
+            log.changed = True
+        for topic, change in batch.changes:
+            self._state.apply(topic, change)
+        if batch.sync:
+            self.synced = batch.sequence
+
+    def _tell(self, batch: Batch, error: StorageError | None) -> None:
+        for done, offset in zip(batch.dones, batch.offsets, strict=True):
+            try:
+                done(-1 if error else offset, error)
+            except Exception as exc:
+                context = {"message": "a producer's callback failed", "exception": exc}
+                self._loop.call_exception_handler(context)
+        for callback in batch.then:
+            callback(error)
+
+    def _take_back(self, error: StorageError) -> None:
+        """A batch failed: so does all that was built on it."""
+        self._epoch += 1
+        opened = [self._open_os, self._open]
+        self._open, self._open_os = Batch(sync=True), Batch(sync=False)
+        for batch in [*self._outstanding.values(), *opened]:
+            for log in batch.ends:
+                if log.next > log.end:
+                    log.take_back()
+            for topic, change in batch.loose:
+                self._keep_move(topic, change)
+        for batch in opened:
+            self._tell(batch, error)
+        if self._kept:
+            # Acknowledgements go on while producers are refused: they are tried again, with whatever comes first.
+            self._loop.call_later(RETRY_S, self._retry_moves)
+
+    def _keep_move(self, topic: int, change: Moved) -> None:
+        old = self._kept.get((topic, change.name))
+        if old is not None:
+            done = sorted({*old.done, *change.done})
+            attempts = {**old.attempts, **change.attempts}
+            change = Moved(change.name, max(old.floor, change.floor), done, attempts)
+        self._kept[topic, change.name] = change
+
+    def _put_kept(self) -> None:
+        kept, self._kept = self._kept, {}
+        for (topic, _), change in kept.items():
+            log = self._state.by_id.get(topic)
+            if log is not None:
+                self._put_change(self._open, log, change)
+                self._open.loose.append((topic, change))
+
+    def _retry_moves(self) -> None:
+        self._put_kept()
+        self.flush()
+
+
+def _moved(move: Move) -> Moved:
+    return Moved(move.group, move.floor, list(move.done), dict(move.attempts))
+
+
+def draining() -> Draining:
+    """Why a stopping engine takes nothing."""
+    return Draining("the node is stopping and takes nothing new")

@@ -1,0 +1,335 @@
+"""The mover: brings what the commit log holds into segments, saves the checkpoint, and gives the log's files back.
+
+Invariant: a record leaves memory and log only after its segment is synced and a checkpoint that
+knows of it is saved. The steps of a round are never reordered: write segments, sync them, save the
+checkpoint, then trim the log and unlink files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from polybus.model.chunk import (
+    MAX_BYTES,
+    MAX_RECORDS,
+    ChunkView,
+    encode_chunk,
+    parse_chunk,
+)
+from polybus.model.clock import Clock
+from polybus.model.record import NewRecord, Record
+from polybus.storage.checkpoint import (
+    Changes,
+    Checkpoint,
+    Meta,
+    collect,
+    segment_key,
+    segment_row,
+)
+from polybus.storage.commit_log import CommitLog
+from polybus.storage.files import Files, OpenFile
+from polybus.storage.intake import Intake
+from polybus.storage.reader import ChunkCache, read_part
+from polybus.storage.segment import (
+    SEGMENT_HEADER_BYTES,
+    ChunkIndex,
+    Segment,
+    encode_segment_header,
+    segment_name,
+)
+from polybus.storage.state import State
+from polybus.storage.topic_log import Item, StagedPart, TopicLog
+
+log = logging.getLogger("polybus.storage")
+OPEN_AT_ONCE: Final = 64  # files between two syncs, well below any limit on descriptors
+LARGE_RECORDS: Final = 1024  # a chunk of this many records or bytes is copied as it is
+LARGE_BYTES: Final = 256 << 10
+SMALL_TAIL: Final = (
+    256 << 10
+)  # a topic with less waits for a forced round, so that chunks get large
+
+
+@dataclass(slots=True)
+class Written:
+    """A chunk that was written to a segment."""
+
+    segment: Segment
+    position: int
+    view: ChunkView
+
+
+@dataclass(slots=True)
+class Job:
+    """What one topic has to move: items in order, and where its last segment stands."""
+
+    topic: TopicLog
+    base: int
+    items: Sequence[Item]
+    end: int
+    active: Segment | None
+    position: int
+    written: list[Written] = field(default_factory=list)
+
+
+def pack_items(
+    files: Files, base: int, items: Sequence[Item], compression: str
+) -> Iterator[ChunkView]:
+    """Chunks of good size out of the tail's items."""
+    records: list[NewRecord | Record] = []
+    times: list[int] = []
+    size = 0
+    for item in items:
+        if isinstance(item, tuple):
+            times.append(item[0])
+            records.append(item[1])
+            size += len(item[1].payload)
+        else:
+            view = read_part(files, item) if isinstance(item, StagedPart) else item
+            if is_large(view):
+                if records:
+                    yield _pack(base, records, times, compression)
+                    base += len(records)
+                    records, times, size = [], [], 0
+                yield _compressed(view, compression)
+                base += view.header.count
+                continue
+            more = view.records()
+            records += more
+            times += [record.time_ms for record in more]
+            size += view.header.length
+        if len(records) >= MAX_RECORDS or size >= MAX_BYTES:
+            yield _pack(base, records[:MAX_RECORDS], times[:MAX_RECORDS], compression)
+            base += min(len(records), MAX_RECORDS)
+            records, times = records[MAX_RECORDS:], times[MAX_RECORDS:]
+            size = sum(len(record.payload) for record in records)
+    if records:
+        yield _pack(base, records, times, compression)
+
+
+def is_large(view: ChunkView) -> bool:
+    """Whether merging a chunk with its neighbours would gain nothing."""
+    return view.header.count >= LARGE_RECORDS or view.header.length >= LARGE_BYTES
+
+
+def _pack(
+    base: int, records: Sequence[NewRecord | Record], times: Sequence[int], compression: str
+) -> ChunkView:
+    return parse_chunk(encode_chunk(base, records, times, compression=compression), verify=False)
+
+
+def _compressed(view: ChunkView, compression: str) -> ChunkView:
+    if compression == "none":
+        return view
+    records = view.records()
+    return _pack(view.header.base, records, [r.time_ms for r in records], compression)
+
+
+def write_jobs(files: Files, folder: Path, jobs: Sequence[Job], segment_bytes: int) -> None:
+    """Write and sync what the jobs hold; runs in the mover's thread."""
+    opened: list[OpenFile] = []
+    folders: list[Path] = []
+    try:
+        for job in jobs:
+            _write_job(files, job, segment_bytes, opened, folders)
+            if len(opened) >= OPEN_AT_ONCE:
+                _sync(files, folder, opened, folders)
+        _sync(files, folder, opened, folders)
+    finally:
+        for file in opened:
+            file.close()
+
+
+def _sync(files: Files, folder: Path, opened: list[OpenFile], folders: list[Path]) -> None:
+    if opened:
+        files.sync_all(folder, opened, folders)
+        for file in opened:
+            file.close()
+        opened.clear()
+        folders.clear()
+
+
+def _write_job(
+    files: Files, job: Job, segment_bytes: int, opened: list[OpenFile], folders: list[Path]
+) -> None:
+    segment, position = job.active, job.position
+    file = None
+    for view in pack_items(files, job.base, job.items, job.topic.options.compression):
+        length = view.header.length
+        if segment is None or (
+            position + length > segment_bytes and position > SEGMENT_HEADER_BYTES
+        ):
+            base = view.header.base
+            folder = job.topic.folder
+            if not job.topic.segments:
+                files.make_folder(folder)
+                folders.append(folder.parent)
+            segment = Segment(folder / segment_name(base, 0), base, 0, base)
+            file = files.open(segment.path, create=True)
+            opened.append(file)
+            folders.append(folder)
+            file.write(0, [encode_segment_header(job.topic.id, 0, base)])
+            position = SEGMENT_HEADER_BYTES
+        elif file is None:
+            file = files.open(segment.path)
+            opened.append(file)
+        file.write(position, [view.raw])
+        job.written.append(Written(segment, position, view))
+        position += length
+
+
+class Mover:
+    """Runs rounds; one at a time."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: Path,
+        state: State,
+        intake: Intake,
+        commit_log: CommitLog,
+        checkpoint: Checkpoint,
+        cache: ChunkCache,
+        pool: Executor,
+        clock: Clock,
+        meta: Meta,
+        segment_bytes: int,
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._state = state
+        self._intake = intake
+        self._commit_log = commit_log
+        self._checkpoint = checkpoint
+        self._cache = cache
+        self._pool = pool
+        self._clock = clock
+        self._segment_bytes = segment_bytes
+        self._loop = asyncio.get_running_loop()
+        self._saved = meta
+        self._unsaved: Changes | None = None
+        self._rows: dict[bytes, bytes] = {}  # segments for the next checkpoint
+        self._row_deletes: list[bytes] = []
+        self._unlink: list[Path] = []  # files that the next checkpoint does not know any more
+        self._lock = asyncio.Lock()
+
+    async def round(self, *, everything: bool) -> None:
+        """Move what is worth moving, or everything; then save and trim.
+
+        Raises:
+            StorageError, OSError: nothing is lost; the next round tries again.
+        """
+        async with self._lock:
+            jobs = [
+                self._job(topic)
+                for topic in self._state.topics.values()
+                if topic.items and (everything or topic.tail_bytes >= SMALL_TAIL)
+            ]
+            outstanding = self._intake.oldest_outstanding
+            if jobs:
+                await self._run(
+                    lambda: write_jobs(self._files, self._folder, jobs, self._segment_bytes)
+                )
+                for job in jobs:
+                    self._take_over(job, outstanding)
+            self._drop_trimmed()
+            await self._save()
+
+    def drop_segment(self, topic: TopicLog, segment: Segment) -> None:
+        """Let a segment go that the topic does not list any more; its file goes after the next checkpoint."""
+        self._rows.pop(segment_key(topic.id, segment.base), None)
+        self._row_deletes.append(segment_key(topic.id, segment.base))
+        self._unlink.append(segment.path)
+
+    def put_segment(self, topic: TopicLog, segment: Segment) -> None:
+        """Let the next checkpoint know a segment as it stands."""
+        self._rows[segment_key(topic.id, segment.base)] = segment_row(segment)
+
+    def _job(self, topic: TopicLog) -> Job:
+        bases, items = topic.visible(topic.bases[0], topic.end)
+        active = topic.segments[-1] if topic.segments else None
+        base = bases[0] if bases else topic.end
+        if active is not None and active.end != base:
+            active = None  # the records in between were trimmed before they were moved
+        return Job(topic, base, items, topic.end, active, active.length if active else 0)
+
+    def _take_over(self, job: Job, outstanding: int) -> None:
+        """On the event loop: the topic's records now lie in segments."""
+        topic = job.topic
+        if topic.removed:
+            return
+        touched: dict[int, Segment] = {}
+        for written in job.written:
+            segment, header = written.segment, written.view.header
+            if not topic.segments or topic.segments[-1] is not segment:
+                topic.segments.append(segment)
+                segment.first_ms = header.first_us // 1000
+                segment.index = ChunkIndex()
+            if segment.index is not None:
+                segment.index.add(header.base, written.position, header.length, header.last_us)
+            segment.end, segment.last_ms = header.end, header.last_us // 1000
+            segment.last_position, segment.chunks = written.position, segment.chunks + 1
+            segment.length = written.position + header.length
+            touched[segment.base] = segment
+            self._cache.put(topic.id, written.view)
+        for segment in touched.values():
+            self.put_segment(topic, segment)
+        for item in topic.drop_tail(job.end):
+            if isinstance(item, StagedPart):
+                self._unlink.append(item.path)
+        topic.oldest = outstanding
+        topic.moved = max(topic.moved, job.end)
+        topic.changed = True
+
+    def _drop_trimmed(self) -> None:
+        for topic in self._state.topics.values():
+            while topic.segments and topic.segments[0].end <= topic.first:
+                self.drop_segment(topic, topic.segments.pop(0))
+            if topic.bases and topic.bases[0] < topic.first:
+                for item in topic.drop_tail(topic.first):
+                    if isinstance(item, StagedPart):
+                        self._unlink.append(item.path)
+
+    async def _save(self) -> None:
+        """Save a checkpoint, then give back what it does not need."""
+        found: list[tuple[Changes, list[Path], list[TopicLog]]] = []
+        await self._intake.barrier(lambda sequence: found.append(self._collect(sequence)))
+        changes, unlink, gone = found[0]
+        if self._unsaved is not None:
+            changes.over(self._unsaved)
+        self._unsaved = changes
+        try:
+            await self._run(lambda: self._checkpoint.save(changes))
+        except BaseException:
+            self._unlink += unlink
+            self._state.gone += gone
+            raise
+        self._unsaved, self._saved = None, changes.meta
+        await self._run(lambda: self._clean(changes.meta.trimmed, unlink, gone))
+
+    def _collect(self, sequence: int) -> tuple[Changes, list[Path], list[TopicLog]]:
+        unmoved = [topic.oldest for topic in self._state.topics.values() if topic.items]
+        trimmed = min([sequence, *(oldest - 1 for oldest in unmoved)])
+        meta = Meta(applied=sequence, trimmed=trimmed, next_topic=self._state.next_id)
+        changes = collect(self._state, meta, self._clock.wall_ms())
+        changes.delete += self._row_deletes
+        changes.put |= self._rows
+        unlink, gone = self._unlink, list(self._state.gone)
+        self._rows, self._row_deletes, self._unlink = {}, [], []
+        self._state.gone.clear()
+        return changes, unlink, gone
+
+    def _clean(self, trimmed: int, unlink: Sequence[Path], gone: Sequence[TopicLog]) -> None:
+        self._commit_log.trim(trimmed)
+        for path in unlink:
+            self._files.unlink(path)
+        for topic in gone:
+            self._files.remove_folder(topic.folder)
+
+    async def _run(self, work: Callable[[], None]) -> None:
+        await self._loop.run_in_executor(self._pool, work)

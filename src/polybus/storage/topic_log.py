@@ -1,0 +1,234 @@
+"""One topic in memory: its segments, the tail that is not in segments yet, its groups, sinks and ids.
+
+Invariant: `first <= moved <= end <= next` wherever there is a tail; offsets below `end` are durable
+and visible, those from `end` to `next` are on their way and may still be taken back. Only the event
+loop touches it.
+
+        first          moved                 end            next
+          |--segments----|-------tail---------|--on its way--|
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from polybus.core.engine import GroupState, TopicInfo, TopicOptions
+from polybus.model.chunk import ChunkView
+from polybus.model.record import NewRecord, Record
+from polybus.storage.dedup import DedupWindow
+from polybus.storage.entry import ROW_OVERHEAD
+from polybus.storage.segment import Segment
+
+Row = tuple[int, NewRecord]
+"""Time in milliseconds and the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """A published chunk that still lies in its staging file; its times are cut to `last_ms`..`now_ms`."""
+
+    path: Path
+    base: int
+    count: int
+    size: int
+    last_ms: int
+    now_ms: int
+
+
+Item = Row | ChunkView | StagedPart
+
+
+def item_count(item: Item) -> int:
+    """How many records an item of the tail stands for."""
+    if isinstance(item, tuple):
+        return 1
+    return item.header.count if isinstance(item, ChunkView) else item.count
+
+
+def item_bytes(item: Item) -> int:
+    """Roughly what an item takes in memory or, if staged, on disk."""
+    if isinstance(item, tuple):
+        return ROW_OVERHEAD + len(item[1].payload)
+    return item.header.length if isinstance(item, ChunkView) else item.size
+
+
+def item_times_ms(item: Item) -> tuple[int, int]:
+    """The times of an item's first and last record; of a staged one, bounds of them."""
+    if isinstance(item, tuple):
+        return item[0], item[0]
+    if isinstance(item, ChunkView):
+        return item.header.first_us // 1000, item.header.last_us // 1000
+    return item.last_ms, item.now_ms
+
+
+class TopicLog:
+    """A topic's state; see the module for the offsets."""
+
+    __slots__ = (
+        "bases",
+        "changed",
+        "changed_groups",
+        "changed_sinks",
+        "created_ms",
+        "dedup",
+        "end",
+        "first",
+        "folder",
+        "groups",
+        "hold",
+        "id",
+        "items",
+        "last_ms",
+        "moved",
+        "name",
+        "next",
+        "oldest",
+        "options",
+        "os",
+        "removed",
+        "segments",
+        "sinks",
+        "tail_bytes",
+        "updated_ms",
+    )
+
+    def __init__(
+        self, id_: int, name: str, options: TopicOptions, created_ms: int, folder: Path
+    ) -> None:
+        self.id = id_
+        self.name = name
+        self.folder = folder
+        self.created_ms = self.updated_ms = self.last_ms = created_ms
+        self.first = self.moved = self.end = self.next = 0
+        self.segments: list[Segment] = []
+        self.bases: list[int] = []
+        self.items: list[Item] = []
+        self.tail_bytes = 0
+        self.oldest = 0  # no frame below this sequence holds a record of the tail
+        self.hold = 0  # until this sequence is synced, the topic's records go with synced batches
+        self.groups: dict[str, GroupState] = {}
+        self.sinks: dict[str, tuple[int, int]] = {}
+        self.dedup = DedupWindow()
+        self.removed = False
+        self.changed = True
+        self.changed_groups: set[str] = set()
+        self.changed_sinks: set[str] = set()
+        self.set_options(options, created_ms)
+
+    def set_options(self, options: TopicOptions, time_ms: int) -> None:
+        """Take new options."""
+        self.options = options
+        self.os = options.durability == "os"
+        self.updated_ms = max(self.updated_ms, time_ms)
+        self.changed = True
+
+    def add(self, base: int, item: Item, size: int) -> None:
+        """Put an item at the end of the tail."""
+        self.bases.append(base)
+        self.items.append(item)
+        self.tail_bytes += size
+
+    def take_back(self) -> None:
+        """Drop what is on its way; its offsets will be given out again."""
+        keep = bisect_left(self.bases, self.end)
+        self.tail_bytes -= sum(map(item_bytes, self.items[keep:]))
+        del self.bases[keep:], self.items[keep:]
+        self.dedup.forget_from(self.end)
+        self.next = self.end
+
+    def drop_tail(self, below: int) -> list[Item]:
+        """Drop the items of the tail that lie wholly below an offset, and return them."""
+        keep = bisect_right(self.bases, below)
+        if keep and self.bases[keep - 1] + item_count(self.items[keep - 1]) > below:
+            keep -= 1
+        gone = self.items[:keep]
+        self.tail_bytes -= sum(map(item_bytes, gone))
+        del self.bases[:keep], self.items[:keep]
+        return gone
+
+    def visible(self, start: int, end: int) -> tuple[list[int], list[Item]]:
+        """The tail's items that hold records from `start` to `end`, with their bases."""
+        low = max(bisect_right(self.bases, start) - 1, 0)
+        high = bisect_left(self.bases, end)
+        return self.bases[low:high], self.items[low:high]
+
+    def tail_records(self, start: int, max_records: int, max_bytes: int) -> list[Record] | None:
+        """Records of the tail from `start` on, at least one; None where a staged chunk must be read first."""
+        found: list[Record] = []
+        total = 0
+        at = bisect_right(self.bases, start) - 1
+        while start < self.end and len(found) < max_records and total < max_bytes:
+            item = self.items[at]
+            if isinstance(item, tuple):
+                time_ms, new = item
+                total += len(new.payload)
+                if found and total > max_bytes:
+                    break
+                found.append(
+                    Record(start, time_ms, new.payload, new.key, new.tag, new.headers, new.id)
+                )
+                start += 1
+            elif isinstance(item, ChunkView):
+                low = start - item.header.base
+                more = cut_records(item, low, max_records - len(found), max_bytes - total)
+                if found and total + sum(len(record.payload) for record in more) > max_bytes:
+                    break
+                found += more
+                total += sum(len(record.payload) for record in more)
+                start += len(more)
+                if start < item.header.end:
+                    break
+            else:
+                return found or None
+            at += 1
+        return found
+
+    def tail_offset_at(self, time_ms: int) -> tuple[int, Item | None]:
+        """The first visible offset at or after a time, and the staged part that must be read to know."""
+        for base, item in self._from_time(time_ms):
+            if isinstance(item, tuple):
+                return base, None
+            if isinstance(item, ChunkView):
+                return base + item.time_index(time_ms), None
+            return base, item
+        return self.end, None
+
+    def _from_time(self, time_ms: int) -> Iterator[tuple[int, Item]]:
+        high = bisect_left(self.bases, self.end)
+        low = bisect_left(self.items, time_ms, 0, high, key=lambda item: item_times_ms(item)[1])
+        yield from zip(self.bases[low:high], self.items[low:high], strict=True)
+
+    def info(self) -> TopicInfo:
+        """The topic as it stands."""
+        oldest = newest = 0
+        visible = bisect_left(self.bases, self.end)
+        if self.end > self.first:
+            if visible:
+                newest = item_times_ms(self.items[visible - 1])[1]
+                oldest = item_times_ms(self.items[0])[0]
+            if self.segments:
+                oldest = self.segments[0].first_ms
+                newest = newest or self.segments[-1].last_ms
+        size = self.tail_bytes + sum(segment.length for segment in self.segments)
+        return TopicInfo(
+            self.name,
+            self.options,
+            self.first,
+            self.end,
+            size,
+            self.created_ms,
+            max(self.updated_ms, newest),
+            oldest,
+            newest,
+        )
+
+
+def cut_records(view: ChunkView, low: int, max_records: int, max_bytes: int) -> list[Record]:
+    """Records of a chunk from index `low` on, within both bounds but at least one."""
+    ends = view.payload_ends
+    high = min(view.header.count, low + max(max_records, 1))
+    high = max(low + 1, bisect_right(ends, ends[low] + max_bytes, low, high + 1) - 1)
+    return view.records(low, high)
