@@ -44,6 +44,11 @@ def test_pure_mode_loads_sources_where_compiled_modules_lie_beside_them():
     assert [Path(file).suffix for file in files] == [".py"] * len(modules)
 
 
+def test_everything_the_package_offers_is_there():
+    for name in polybus.__all__:
+        assert getattr(polybus, name)
+
+
 def test_an_unknown_attribute_of_the_package_is_an_attribute_error():
     assert not hasattr(polybus, "no_such_name")
 

@@ -39,7 +39,7 @@ if os.environ.get("POLYBUS_PURE") == "1":
 
 
 def __getattr__(name: str) -> object:
-    if name in ("connect", "connect_sync"):
+    if name in __all__:
         from polybus import client
 
         return getattr(client, name)

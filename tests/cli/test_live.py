@@ -9,13 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
+import polybus
 from polybus.protocols.gsb.wire import CURRENT, Kind, encode_name
 from tests.cli.processes import ANY_PORT, lines_until, node, run, running
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with node("--listen", ANY_PORT, "--data", "") as (_, where):
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with node("--listen", ANY_PORT, cwd=tmp_path_factory.mktemp("node")) as (_, where):
         yield where[0]
 
 
@@ -61,6 +62,25 @@ def test_sub_prints_what_pub_publishes(url):
     ]
 
 
+def test_pub_stores_the_lines_of_stdin_in_a_topic(url):
+    lines = [f"line {number}".encode() for number in range(1000)]
+    command = ("pub", "cli-lines", "--topic", "--create", "--tag", "t", "--url", url)
+    done = run(*command, stdin=b"\n".join(lines))
+    assert (done.returncode, done.stdout) == (0, b"stored 1000 records in cli-lines\n")
+    one = run(*command[:-2], "last", "--key", "k", "--json", "--url", url)
+    assert json.loads(one.stdout) == {"topic": "cli-lines", "records": 1, "first": 1000}
+    with polybus.connect_sync(url) as bus:
+        records = bus.fetch("cli-lines")
+    assert [record.payload for record in records] == [*lines, b"last"]
+    assert (records[0].tag, records[-1].key) == ("t", b"k")
+
+
+def test_pub_into_a_missing_topic_stores_nothing_and_ends_with_code_3(url):
+    done = run("pub", "cli-absent", "--topic", "--url", url, stdin=b"a\nb\n")
+    assert (done.returncode, done.stdout) == (3, b"stored 0 records in cli-absent\n")
+    assert done.stderr == b"polybus: no such topic: cli-absent\n"
+
+
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
@@ -89,7 +109,12 @@ def test_a_call_that_is_not_answered_in_time_ends_with_code_5(url):
 
 @pytest.mark.parametrize(
     "args",
-    [("call",), ("call", "x", "--timeout", "soon"), ("pub", "x", "--header", "novalue")],
+    [
+        ("call",),
+        ("call", "x", "--timeout", "soon"),
+        ("pub", "x", "--header", "novalue"),
+        ("pub", "x", "--tag", "t"),
+    ],
 )
 def test_wrong_usage_ends_with_code_2(args):
     done = run(*args)

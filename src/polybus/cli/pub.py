@@ -1,10 +1,11 @@
-"""`polybus pub` and `polybus sub`: live publications from a shell."""
+"""`polybus pub` and `polybus sub`: publications, live or stored, from a shell."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import click
+import msgspec
 
 import polybus
 from polybus.cli.bus import (
@@ -16,29 +17,78 @@ from polybus.cli.bus import (
     url_option,
 )
 from polybus.cli.output import json_option, print_json
+from polybus.cli.produce import Stored, produce_lines
+from polybus.model.record import NewRecord
 
 
 @click.command()
 @click.argument("name")
 @click.argument("body", required=False)
+@click.option(
+    "--topic",
+    is_flag=True,
+    help="Store in the durable topic NAME; without BODY, each line of stdin.",
+)
+@click.option("--key", default="", help="Key of the stored records.")
+@click.option("--tag", default="", help="Tag of the stored records.")
+@click.option("--create", is_flag=True, help="Declare the topic if it is missing.")
 @header_option
 @url_option
 @json_option
 def pub(
-    name: str, body: str | None, headers: Mapping[str, str], url: str | None, as_json: bool
+    name: str,
+    body: str | None,
+    topic: bool,
+    key: str,
+    tag: str,
+    create: bool,
+    headers: Mapping[str, str],
+    url: str | None,
+    as_json: bool,
 ) -> None:
-    """Publish BODY (`-` reads stdin) to everybody who has subscribed to NAME."""
-    payload = body_of(body)
+    """Publish BODY (`-` reads stdin) to everybody who has subscribed to NAME, or store it."""
+    if topic:
+        template = NewRecord(b"", key.encode(), tag, headers)
+        run(_store(Stored(name), body, template, create, url, as_json))
+        return
+    if key or tag or create:
+        raise click.UsageError("--key, --tag and --create need --topic")
+    run(_publish(name, body_of(body), headers, url, as_json))
 
-    async def verb() -> None:
+
+async def _publish(
+    name: str, payload: bytes, headers: Mapping[str, str], url: str | None, as_json: bool
+) -> None:
+    async with polybus.connect(url) as bus:
+        receivers = await bus.publish(name, payload, headers=headers)
+    if as_json:
+        print_json({"name": name, "receivers": receivers})
+    else:
+        click.echo(f"published; receivers: {receivers}")
+
+
+async def _store(
+    stored: Stored,
+    body: str | None,
+    template: NewRecord,
+    create: bool,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    try:
         async with polybus.connect(url) as bus:
-            receivers = await bus.publish(name, payload, headers=headers)
+            if body is None:
+                await produce_lines(bus, stored, template, create)
+            else:
+                record = msgspec.structs.replace(template, payload=body_of(body))
+                stored.first = await bus.produce_many(stored.topic, [record], create=create)
+                stored.records = 1
+    finally:
+        # Also after an error or Ctrl-C: what was acknowledged before it is stored.
         if as_json:
-            print_json({"name": name, "receivers": receivers})
+            print_json(stored)
         else:
-            click.echo(f"published; receivers: {receivers}")
-
-    run(verb())
+            click.echo(f"stored {stored.records} records in {stored.topic}")
 
 
 @click.command()
