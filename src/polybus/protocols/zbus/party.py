@@ -1,0 +1,374 @@
+"""One Zbus client: what it sends is carried out, what is for it is sent (protocol page Zbus §3, §5, §8).
+
+Invariant: requests of one connection take effect in their order, although declaring and removing wait for the disk;
+a consume that waits holds up nobody. Consecutive messages for one topic are stored as one batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
+from polybus.errors import Conflict, NoSuchGroup, NoSuchTopic, PolybusError
+from polybus.http.response import status_line
+from polybus.model.ids import random_id
+from polybus.model.message import Publication, Reply
+from polybus.model.record import Delivery, NewRecord
+from polybus.protocols.zbus import answers
+from polybus.protocols.zbus.bridge import wrap_result
+from polybus.protocols.zbus.plan import Kind, Plan
+from polybus.protocols.zbus.planning import make_plan
+from polybus.protocols.zbus.rpc import RpcCall
+from polybus.protocols.zbus.slot import Slot
+from polybus.protocols.zbus.wire import (
+    JSON,
+    MAX_ID,
+    WIRE,
+    encode_reply,
+    new_id,
+    reply_headers,
+)
+
+if TYPE_CHECKING:
+    from polybus.http.request import Request
+    from polybus.http.session import HttpSession
+    from polybus.protocols.zbus.room import ZbusRoom
+
+MAX_SERVING: Final = 65_536  # calls that a service took and has not answered
+CONFIRMING: Final = b"\r\n\r\n"
+
+
+class ZbusParty(Endpoint):
+    """The application's side of one HTTP connection (`http.site.Party`), and an endpoint of the core."""
+
+    wire = WIRE
+    __slots__ = (
+        "_acks",
+        "_backlog",
+        "_busy",
+        "_ordered_calls",
+        "_records",
+        "_serving",
+        "_slots",
+        "_topic",
+        "_unfinished",
+        "connection",
+        "room",
+        "sender",
+        "stamp",
+    )
+
+    def __init__(self, room: ZbusRoom, connection: HttpSession) -> None:
+        identity: Identity = connection.identity or ANONYMOUS
+        super().__init__(identity, connection.peer)
+        self.room = room
+        self.connection = connection
+        self.sender = random_id()
+        self.stamp = {
+            "sender": self.sender,
+            "host": room.options.advertise,
+            "remote-addr": f"/{connection.peer}",
+        }
+        # The run of messages for one topic that is being collected
+        self._topic = ""
+        self._records: list[NewRecord] = []
+        self._acks: list[tuple[Request, bytes]] = []
+        self._unfinished = 0
+        # Commands that wait for the disk hold those behind them
+        self._busy = False
+        self._backlog: deque[Request] = deque()
+        self._slots: dict[tuple[str, str], Slot] = {}
+        self._serving: dict[tuple[str, str], RpcCall] = {}
+        self._ordered_calls: dict[str, Request] = {}
+        room.join(self)
+
+    # -- http.site.Party --------------------------------------------------------------------------------------
+
+    def take(self, request: Request) -> None:
+        if self._busy:
+            self._backlog.append(request)
+            return
+        plan: Plan | None = request.head.memo
+        if plan is None or plan.epoch != self.room.epoch:
+            found = make_plan(self, request)
+            if found is None:
+                return
+            plan = request.head.memo = found
+        if not request.id:
+            request.id = new_id()
+        if self.room.tracers:
+            self.room.trace(self, plan.command, request)
+        kind = plan.kind
+        if kind == Kind.PRODUCE:
+            self._produce(plan, request)
+            return
+        if self._records:
+            self._end_run()
+        if kind == Kind.CALL:
+            self._call(plan, request)
+        elif kind == Kind.ROUTE:
+            self._route(plan, request)
+        elif kind == Kind.CONSUME:
+            self._consume(plan, request)
+        else:
+            self.room.commands.run(self, plan.command, request)
+
+    def flush(self) -> None:
+        if self._records:
+            self._end_run()
+
+    def lost(self, exc: Exception | None) -> None:
+        self._backlog.clear()
+        self._records.clear()
+        for slot in self._slots.values():
+            slot.closed = True
+            slot.waiting.clear()
+            if slot.plain and exc is None and slot.member is not None:
+                # A browser or curl that has read its answer does not come back to confirm it.
+                slot.member.ack(list(slot.member.unconfirmed))
+            if slot.rpc is not None:
+                slot.rpc.leave(self)
+        self._slots.clear()
+        self.room.leave(self)
+        serving, self._serving = self._serving, {}
+        for call in serving.values():
+            rpc = self.room.rpc.get(call.topic)
+            if rpc is not None:
+                rpc.fail(call)
+
+    def tick(self, now: float) -> None:
+        """Nothing: heartbeats count as any other input, and the session ends who is silent."""
+
+    # -- produce ----------------------------------------------------------------------------------------------
+
+    def _produce(self, plan: Plan, request: Request) -> None:
+        ident = request.id
+        if len(ident) > MAX_ID:
+            if plan.acknowledged:
+                request.send(
+                    answers.bad(ident, plan.topic, f"Message.Id length should <= {MAX_ID}")
+                )
+            elif request.head.ordered:
+                request.send(encode_reply(200, reply_headers(ident)))
+            return
+        if plan.topic != self._topic and self._records:
+            self._end_run()
+        self._topic = plan.topic
+        headers = {"id": ident, **plan.headers}
+        body = request.body if plan.body is None else plan.body
+        key = ident if self.room.options.deduplicate else ""
+        self._records.append(NewRecord(body, b"", plan.tag, headers, key))
+        if plan.acknowledged:
+            self._acks.append((request, plan.answer_head))
+        elif request.head.ordered:
+            request.send(encode_reply(200, reply_headers(ident)))
+
+    def _end_run(self) -> None:
+        """Store what was collected, and answer once it is on disk."""
+        topic, records, acks = self._topic, self._records, self._acks
+        self._records, self._acks = [], []
+        self.traffic.messages_in += len(records)
+
+        def stored(first: int, error: PolybusError | None) -> None:
+            self._unfinished -= 1
+            if self.closed:
+                return
+            if error is None:
+                self._confirm(acks)
+            else:
+                for request, _ in acks:
+                    request.send(answers.error(request.id, topic, error))
+            if not self._unfinished and self.connection.outbox.reading_paused:
+                self.connection.outbox.resume_reading()
+
+        self._unfinished += 1
+        try:
+            room_left = self.room.topics.produce(topic, records, stored, create=False)
+        except PolybusError as exc:
+            stored(-1, exc)
+            return
+        if not room_left:
+            # The commit queue is full: the producer waits until its own messages are through.
+            self.connection.outbox.pause_reading()
+
+    def _confirm(self, acks: list[tuple[Request, bytes]]) -> None:
+        end = CONFIRMING + str(self.room.clock.wall_ms()).encode()
+        connection = self.connection
+        if connection.framed or any(request.head.ordered for request, _ in acks):
+            for request, head in acks:
+                request.send(head + request.id.encode() + end)
+        elif acks:
+            self.traffic.messages_out += len(acks)
+            lines = [head + request.id.encode() for request, head in acks]
+            lines.append(b"")
+            connection.send(end.join(lines))
+
+    # -- rpc --------------------------------------------------------------------------------------------------
+
+    def _call(self, plan: Plan, request: Request) -> None:
+        body = request.body if plan.body is None else plan.body
+        rpc = plan.rpc
+        assert rpc is not None
+        self.traffic.messages_in += 1
+        if request.head.ordered:
+            self.expect_routed(request)
+        head = plan.head if plan.sized else plan.head + b"content-length: %d\r\n" % len(body)
+        if not rpc.call(RpcCall(rpc.name, head, request.id, body, self)):
+            self.room.bridge_or_fail(self, plan.command, request, body)
+
+    def _route(self, plan: Plan, request: Request) -> None:
+        self.traffic.messages_in += 1
+        self._serving.pop((plan.recver, request.id), None)
+        room = self.room
+        target = room.parties.get(plan.recver)
+        if target is not None:
+            size = b"" if plan.sized else b"content-length: %d\r\n" % len(request.body)
+            own = b"id: " + request.id.encode("utf-8", "replace") + b"\r\n\r\n"
+            raw = b"".join((status_line(plan.status), plan.head, size, own, request.body))
+            target.deliver_routed(request.id, raw)
+        elif plan.recver == room.bridge_id:
+            for rpc in tuple(room.rpc.values()):
+                if rpc.routed(request.id, plan.status, request.body):
+                    break
+        if request.head.ordered:
+            request.send(encode_reply(200, reply_headers(request.id)))
+
+    def deliver_routed(self, ident: str, raw: bytes) -> None:
+        """Send what a service answered to this caller."""
+        if self.closed:
+            return
+        self.traffic.messages_out += 1
+        request = self._ordered_calls.pop(ident, None) if self._ordered_calls else None
+        if request is not None:
+            request.send(raw)
+        else:
+            self.connection.send(raw)
+
+    def expect_routed(self, request: Request) -> None:
+        """The answer to this plain HTTP request will be routed here."""
+        self._ordered_calls[request.id] = request
+
+    def note_serving(self, call: RpcCall) -> None:
+        """This connection has taken a call: its caller is told when the connection ends before the answer."""
+        serving = self._serving
+        if len(serving) >= MAX_SERVING:
+            del serving[next(iter(serving))]
+        sender = self.room.bridge_id if call.caller is None else call.caller.sender
+        serving[sender, call.id] = call
+
+    # -- consume ----------------------------------------------------------------------------------------------
+
+    def _consume(self, plan: Plan, request: Request) -> None:
+        slot = plan.slot
+        if slot is None or slot.closed:
+            slot = plan.slot = self._slot(plan, request)
+            if slot is None:
+                return
+        if plan.several and len(slot.waiting) >= self.room.options.max_waiting:
+            request.send(answers.bad(request.id, plan.topic, "too many consumes are waiting"))
+            return
+        if slot.add(request, plan.several):
+            if slot.rpc is not None:
+                slot.rpc.wait(slot)
+            elif slot.member is not None:
+                slot.member.credit()
+
+    def _slot(self, plan: Plan, request: Request) -> Slot | None:
+        """Join the group that a consume names; None when it was answered with an error."""
+        room = self.room
+        asked = plan.command.group or plan.topic
+        group = room.group_named(plan.topic, asked)
+        if group is None:
+            request.send(answers.no_group(request.id, plan.command.topic, asked))
+            return None
+        known = self._slots.get((plan.topic, group.name))
+        if known is not None and not known.closed:
+            return known
+        rpc = room.rpc.get(plan.topic)
+        slot = Slot(self, None, rpc)
+        if rpc is None:
+            try:
+                slot.member = room.groups.join(
+                    self, plan.topic, group.name, on_closed=self._closed(slot, plan.command.topic)
+                )
+            except Conflict:
+                text = f"ConsumeGroup({group.name}) exclusive, forbbiden"
+                request.send(answers.text(401, request.id, plan.command.topic, text))
+                return None
+            except PolybusError as exc:
+                request.send(answers.error(request.id, plan.command.topic, exc))
+                return None
+        self._slots[plan.topic, group.name] = slot
+        return slot
+
+    def _closed(self, slot: Slot, topic: str) -> Callable[[PolybusError], None]:
+        def closed(error: PolybusError) -> None:
+            slot.closed = True
+            for request in slot.waiting:
+                if isinstance(error, NoSuchGroup):
+                    request.send(answers.no_group(request.id, topic, error.group))
+                elif isinstance(error, NoSuchTopic):
+                    request.send(answers.no_topic(request.id, topic))
+                else:
+                    request.send(answers.error(request.id, topic, error))
+            slot.waiting.clear()
+
+        return closed
+
+    def slot_of(self, topic: str, group: str) -> Slot | None:
+        """The slot of a group, by its exact names."""
+        return self._slots.get((topic, group))
+
+    def drop_waiting(self, request: Request) -> None:
+        """A consume was replaced: its id is never answered, but HTTP wants every request answered in turn."""
+        if request.head.ordered:
+            text = "replaced by a later consume on this connection"
+            request.send(answers.text(409, request.id, "", text))
+
+    def deliver_record(self, delivery: Delivery) -> None:
+        slot = self._slots.get((delivery.topic, delivery.group))
+        request = slot.next_waiting() if slot is not None else None
+        if request is None or slot is None:
+            if slot is not None and slot.member is not None:
+                slot.member.nack(delivery.record.offset)
+            return
+        slot.plain = request.head.ordered
+        self.traffic.messages_out += 1
+        request.send(answers.delivery(delivery, request))
+
+    # -- what takes time --------------------------------------------------------------------------------------
+
+    def wait_for(self, work: Coroutine[Any, Any, None]) -> None:
+        """Carry out a command that waits for the disk; later requests of this connection come after it."""
+        self._busy = True
+        self.connection.outbox.pause_reading()
+        self.room.topics.groups.spawn(self._wait(work))
+
+    async def _wait(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        finally:
+            self._busy = False
+            if not self.closed:
+                while self._backlog and not self._busy:
+                    self.take(self._backlog.popleft())
+                self.flush()
+                if not self._busy and not self._unfinished:
+                    self.connection.outbox.resume_reading()
+
+    # -- Endpoint ---------------------------------------------------------------------------------------------
+
+    def deliver_reply(self, reply: Reply) -> None:
+        """The answer of a service on another wire to a call of this client."""
+        ident, topic = reply.call.token
+        status, body = wrap_result(reply)
+        headers = {**reply_headers(ident, topic), **(JSON if status == 200 else {})}
+        self.deliver_routed(ident, encode_reply(status, headers, body))
+
+    def deliver_publication(self, publication: Publication) -> bool:
+        return False  # this wire has no live publications
+
+    def close(self, reason: str) -> None:
+        self.connection.outbox.close(reason)
