@@ -31,6 +31,7 @@ VERBS: Final = {
     "pub": ("pub", "pub"),
     "sub": ("pub", "sub"),
     "service": ("service", "service"),
+    "t2": ("t2", "t2"),
     "config": ("config", "config"),
     "errors": ("errors", "errors"),
     "version": ("version", "version"),
@@ -72,10 +73,15 @@ def exit_code(error: PolybusError) -> int:
 
 def main() -> None:
     """Run the program named on the command line and exit."""
+    run_program(polybus, "polybus")
+
+
+def run_program(program: click.Command, name: str) -> None:
+    """Run a program, turn its errors into one line and an exit code, and exit."""
     try:
-        code = polybus.main(prog_name="polybus", standalone_mode=False)
+        code = program.main(prog_name=name, standalone_mode=False)
     except PolybusError as error:
-        click.echo(f"polybus: {error.text}", err=True)
+        click.echo(f"{name}: {error.text}", err=True)
         code = exit_code(error)
     except click.ClickException as error:
         error.show()

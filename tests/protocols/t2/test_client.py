@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -78,10 +79,10 @@ async def way(request, tmp_path) -> AsyncIterator[Connector]:
         yield connector
 
 
-def certificates(folder: Path) -> dict[str, dict[str, str]]:
+def certificates(folder: Path) -> dict[str, dict[str, Any]]:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name in ("server", "client"):
         issued = authority.issue_cert("127.0.0.1", common_name=name)
         issued.private_key_pem.write_to_path(folder / f"{name}.key")

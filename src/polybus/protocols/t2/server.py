@@ -9,6 +9,7 @@ or by a client's Stop; then all its listeners and connections are closed.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import weakref
 from types import TracebackType
@@ -16,6 +17,7 @@ from typing import Final, Self
 
 from polybus.core.endpoint import ANONYMOUS, Identity
 from polybus.core.router import Router
+from polybus.errors import RemoteProtocolError
 from polybus.model.clock import SystemClock
 from polybus.protocols.t2.client import Connector, split_host
 from polybus.protocols.t2.room import T2Options, T2Room
@@ -27,6 +29,8 @@ from polybus.transports.outbox import Outbox
 from polybus.transports.session import Session
 from polybus.transports.tls import server_context
 from polybus.transports.url import Address
+
+log = logging.getLogger("polybus.t2.server")  # in the words of the original's program
 
 TICK: Final = 1.0  # seconds
 
@@ -153,7 +157,21 @@ class EmbeddedSession(T2Session):
 
     def connection_made(self, outbox: Outbox) -> None:
         self.peer = self._connection.peer
+        if self._connection.transport_kind in ("tcp", "tls"):
+            log.info("Accepted connection from %s", self.peer)
+        log.info("Client #%d connected", self.number)
         super().connection_made(outbox)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            super().data_received(data)
+        except RemoteProtocolError as exc:
+            log.info("Client #%d: Error: %s", self.number, exc.text)
+            raise
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        log.info("Client #%d disconnected", self.number)
+        super().connection_lost(exc)
 
 
 class Stopper:
