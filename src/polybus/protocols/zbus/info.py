@@ -106,15 +106,13 @@ class Infos:
         """ServerInfo; `topics` are those that the asker may see."""
         room = self._room
         shown = room.topics.all() if topics is None else topics
-        shape: Shape = {
+        return {
             "serverAddress": self.address,
             "serverVersion": VERSION,
             "infoVersion": self._next_server(),
+            "trackerList": [server_address(tracker) for tracker in room.options.trackers],
             "topicTable": {info.name: self.topic(info) for info in shown},
         }
-        if room.options.trackers:
-            shape["trackerList"] = [server_address(tracker) for tracker in room.options.trackers]
-        return shape
 
     def tracker(
         self, tracked: Mapping[str, Shape], topics: Iterable[TopicInfo] | None = None

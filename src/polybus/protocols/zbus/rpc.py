@@ -120,6 +120,7 @@ class RpcTopic(Endpoint):
         if slot.party not in self.consumers:
             self.consumers[slot.party] = None
             self._register()
+            self.room.tracker.changed()
         while self.calls:
             call = self.calls.popleft()
             self._bytes -= len(call.body) + len(call.head)
@@ -139,6 +140,7 @@ class RpcTopic(Endpoint):
         """A consumer is gone; without any, nobody is left to wait for."""
         if self.consumers.pop(party, party) is None:
             self.waiting = deque(slot for slot in self.waiting if slot.party is not party)
+            self.room.tracker.changed()
             if not self.consumers:
                 self._fail_all()
 
