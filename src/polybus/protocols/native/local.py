@@ -5,10 +5,11 @@ Invariant: a door is open exactly as long as its node takes connections; the las
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from polybus.errors import PeerUnavailable
+from polybus.errors import LocalProtocolError, PeerUnavailable
 from polybus.transports.connection import Connection, Connections, SessionFactory
 
 Door = Callable[[Connections, SessionFactory], Connection]
@@ -16,17 +17,17 @@ Door = Callable[[Connections, SessionFactory], Connection]
 
 DEFAULT: Final = ""
 
-_doors: dict[str, Door] = {}
+_doors: dict[str, tuple[Door, asyncio.AbstractEventLoop]] = {}
 
 
 def open_door(door: Door, name: str = DEFAULT) -> None:
-    """Let `memory:NAME` lead to a node."""
-    _doors[name] = door
+    """Let `memory:NAME` lead to a node that runs on this event loop."""
+    _doors[name] = (door, asyncio.get_running_loop())
 
 
 def close_door(door: Door, name: str = DEFAULT) -> None:
     """Take it back, unless another node has taken the name over."""
-    if _doors.get(name) == door:
+    if name in _doors and _doors[name][0] == door:
         del _doors[name]
 
 
@@ -35,8 +36,14 @@ def find_door(name: str = DEFAULT) -> Door:
 
     Raises:
         PeerUnavailable: no node of this process goes by that name.
+        LocalProtocolError: it runs on another event loop, whose queues this one must not touch.
     """
-    try:
-        return _doors[name]
-    except KeyError:
-        raise PeerUnavailable(f"no node of this process is reached by memory:{name}") from None
+    found = _doors.get(name)
+    if found is None:
+        raise PeerUnavailable(f"no node of this process is reached by memory:{name}")
+    door, loop = found
+    if loop is not asyncio.get_running_loop():
+        raise LocalProtocolError(
+            f"the node behind memory:{name} runs on another event loop; reach it through a socket"
+        )
+    return door
