@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from polybus.model.clock import ManualClock
 
 IN_CI = os.environ.get("CI", "") not in ("", "0", "false")
+DEFAULT_TIMEOUT = 20.0  # seconds, as in pyproject.toml
+PROPERTY_TIMEOUT = 120.0  # a property is hundreds of tests in one
 SLOWNESS = float(os.environ.get("POLYBUS_TEST_SLOWNESS", "1"))
+
+# How long one example takes says nothing on a machine that is shared.
+settings.register_profile("polybus", settings(), deadline=None)
+settings.load_profile("polybus")
 
 
 def stale_modules() -> list[str]:
@@ -52,12 +59,13 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if SLOWNESS == 1:
-        return
     for item in items:
         own = item.get_closest_marker("timeout")
-        seconds = own.args[0] if own and own.args else 20
-        item.add_marker(pytest.mark.timeout(seconds * SLOWNESS), append=False)
+        seconds = float(own.args[0]) if own and own.args else DEFAULT_TIMEOUT
+        if not own and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            seconds = PROPERTY_TIMEOUT
+        if seconds * SLOWNESS != DEFAULT_TIMEOUT:
+            item.add_marker(pytest.mark.timeout(seconds * SLOWNESS), append=False)
 
 
 @pytest.hookimpl(wrapper=True)
