@@ -203,7 +203,7 @@ async def test_what_is_published_is_printed(tmp_path):
         assert b"the connection to the bus has ended" in err
 
 
-async def test_serve_says_who_comes_and_goes(tmp_path):
+async def test_serve_says_who_comes_and_goes(tmp_path: Path):
     path = tmp_path / "bus"
     async with started("serve", "--unix", str(path), "--tcp", "127.0.0.1:0") as server:
 

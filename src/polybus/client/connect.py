@@ -13,11 +13,13 @@ from polybus.client.bus import Bus
 from polybus.client.gsb import GsbLink
 from polybus.client.link import Link
 from polybus.client.sync import SyncBus
+from polybus.client.t2 import T2Link
 from polybus.errors import ConfigError
 from polybus.protocols.gsb.client import GsbClient
 from polybus.protocols.gsb.client import parse_url as parse_gsb
 from polybus.protocols.native.client import NativeClient
 from polybus.protocols.native.local import find_door
+from polybus.protocols.t2.client import DEFAULT_PORT as T2_PORT
 from polybus.transports.connection import Connection, Connections, SessionFactory
 from polybus.transports.dial import dial
 from polybus.transports.url import DEFAULT_PORT, Address, parse_address
@@ -78,6 +80,15 @@ def _gsb(url: str, token: str) -> Callable[[], Link]:
     return lambda: GsbLink(GsbClient(inner))
 
 
+def _t2(url: str, token: str) -> Callable[[], Link]:
+    address = to_address(url, "t2", T2_PORT)
+
+    async def open_connection(connections: Connections, factory: SessionFactory) -> Connection:
+        return await dial(address, connections, factory)
+
+    return lambda: T2Link(open_connection)
+
+
 def to_address(url: str, wire: str, default_port: int = DEFAULT_PORT) -> Address:
     """`wire://…` is TCP, `wire+unix:` and `wire+tls:` are what they say.
 
@@ -98,5 +109,6 @@ WIRES: Final[dict[str, Callable[[str, str], Callable[[], Link]]]] = {
     "unix": _native,
     "memory": _memory,
     "gsb": _gsb,
+    "t2": _t2,
 }
 """Who makes a link for a URL and a token, by the scheme's first word."""

@@ -108,7 +108,7 @@ class ServerPeer:
             if pos + length > size or size - pos < 4:
                 self._pieces.keep(whole[pos:], length)
                 return
-            self._take(parse_message(whole[pos + 4 : pos + length], SERVER_KINDS))
+            self.take(parse_message(whole[pos + 4 : pos + length], SERVER_KINDS))
             pos += length
 
     def eof_received(self) -> None:
@@ -127,7 +127,8 @@ class ServerPeer:
     def tick(self, now: float) -> None:
         """Keep-alives are the client's: they do not depend on a node's clock."""
 
-    def _take(self, message: Message) -> None:
+    def take(self, message: Message) -> None:
+        """Give one message to whoever waits for it."""
         match message.kind:
             case "Pub":
                 for inbox in self._subscriptions.matching(message.topic):
