@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,8 +21,6 @@ from polybus.server.load import load
 from polybus.server.log import set_up_logging
 from polybus.server.malloc import tune_malloc
 from polybus.server.node import Node
-
-log = logging.getLogger("polybus.serve")
 
 
 @click.command()
@@ -58,7 +54,7 @@ async def _serve(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    node = Node(config, progress=RecoveryProgress())
+    node = Node(config)
     try:
         await node.start()
     except StorageError as exc:
@@ -77,18 +73,3 @@ async def _serve(config: Config) -> None:
             await running
     finally:
         await node.stop()
-
-
-class RecoveryProgress:
-    """Says how far the recovery of a data folder is: in place on a terminal, else by tenths in the log."""
-
-    def __init__(self) -> None:
-        self._said = 0
-
-    def __call__(self, done: int, total: int) -> None:
-        percent = 100 * done // max(total, 1)
-        if sys.stderr.isatty():
-            click.echo(f"\rrecovering {percent} %", err=True, nl=done >= total)
-        elif percent // 10 > self._said:
-            self._said = percent // 10
-            log.info("recovering the data folder: %d %%", percent)

@@ -22,7 +22,6 @@ from polybus.server.config import Config
 from polybus.server.health import Health, LoopLag, State
 from polybus.server.wires import Pinned, Wire, wires
 from polybus.storage.engine import EmbeddedEngine
-from polybus.storage.recovery import Progress
 from polybus.transports.connection import Connection, Connections, SessionFactory
 from polybus.transports.listener import Listener
 from polybus.transports.memory import connect_memory
@@ -50,13 +49,11 @@ class Node:
         clock: Clock | None = None,
         policy: Policy | None = None,
         name: str = "",
-        progress: Progress | None = None,
     ) -> None:
         """Take the settings and check all that can be checked without touching the network.
 
         Args:
             name: While the node runs, `memory:NAME` leads to it inside this process.
-            progress: Told, from another thread, how far a long recovery of the data folder is.
 
         Raises:
             ConfigError: a bad address, an unknown protocol pin, or an unusable TLS file.
@@ -68,7 +65,7 @@ class Node:
         self.engine: EmbeddedEngine | None = None
         self.topics: Topics | None = None
         if self.config.data is not None:
-            self.engine = EmbeddedEngine(self.config.data, self.clock, progress=progress)
+            self.engine = EmbeddedEngine(self.config.data, self.clock)
             self.topics = Topics(self.engine, self.clock)
         limits = self.config.limits
         self.connections = Connections(
