@@ -9,7 +9,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -18,6 +20,9 @@ from tests.interop.t2.servers import Server, polybus_server, real_server
 CRATE = "t2_bus@0.2.0"
 CACHE = Path(os.environ.get("POLYBUS_CACHE") or Path.home() / ".cache" / "polybus")
 TARGET = CACHE / "t2-target"
+
+SlowKey = tuple[str, str, str]
+SlowRuns = dict[SlowKey, "subprocess.Popen[str]"]
 
 
 @pytest.hookimpl(trylast=True)
@@ -66,3 +71,34 @@ def polybus_t2() -> Iterator[Server]:
     """One polybus for all scenarios: that they do not disturb each other is part of the test."""
     with polybus_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def slow_runs(request: pytest.FixtureRequest) -> Iterator[SlowRuns]:
+    """The slow scenarios that were selected, started before the first test."""
+    with ExitStack() as stack:
+        runs: SlowRuns = {}
+        for item in request.session.items:
+            if not isinstance(item, pytest.Function) or "slow_run" not in item.fixturenames:
+                continue
+            key = cast(SlowKey, item.callspec.params["slow_run"])
+            target, scenario, transport = key
+            if target == "polybus":
+                server = request.getfixturevalue("polybus_t2")
+            else:
+                server = stack.enter_context(real_server(request.getfixturevalue("t2_program")))
+            run = subprocess.Popen(
+                [request.getfixturevalue("t2_peer"), server.addresses[transport], scenario],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            stack.callback(run.wait)
+            stack.callback(run.kill)
+            runs[key] = run
+        yield runs
+
+
+@pytest.fixture
+def slow_run(request: pytest.FixtureRequest, slow_runs: SlowRuns) -> subprocess.Popen[str]:
+    return slow_runs[request.param]

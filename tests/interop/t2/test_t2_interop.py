@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from tests.interop.t2.servers import PATIENCE_S, Server, polybus_server, real_server
+from tests.interop.t2.servers import PATIENCE_S, Server, polybus_server
 
 # Building the real parts counts towards the first test that needs them.
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
@@ -29,44 +26,10 @@ POLYBUS_SCENARIOS = [
 ]
 TRANSPORTS = ["tcp", "unix"]
 
-SlowKey = tuple[str, str, str]
-SlowRuns = dict[SlowKey, "subprocess.Popen[str]"]
-
 
 def check(peer: Path, address: str, scenario: str) -> None:
     run = subprocess.run([peer, address, scenario], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
-
-
-@pytest.fixture(scope="session", autouse=True)
-def slow_runs(request: pytest.FixtureRequest) -> Iterator[SlowRuns]:
-    """The slow scenarios that were selected, started before the first test."""
-    with ExitStack() as stack:
-        runs: SlowRuns = {}
-        for item in request.session.items:
-            if not isinstance(item, pytest.Function) or "slow_run" not in item.fixturenames:
-                continue
-            key = cast(SlowKey, item.callspec.params["slow_run"])
-            target, scenario, transport = key
-            if target == "polybus":
-                server = request.getfixturevalue("polybus_t2")
-            else:
-                server = stack.enter_context(real_server(request.getfixturevalue("t2_program")))
-            run = subprocess.Popen(
-                [request.getfixturevalue("t2_peer"), server.addresses[transport], scenario],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            stack.callback(run.wait)
-            stack.callback(run.kill)
-            runs[key] = run
-        yield runs
-
-
-@pytest.fixture
-def slow_run(request: pytest.FixtureRequest, slow_runs: SlowRuns) -> subprocess.Popen[str]:
-    return slow_runs[request.param]
 
 
 def test_every_scenario_of_the_peer_is_run(t2_peer: Path):

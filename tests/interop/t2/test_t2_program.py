@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -151,14 +152,10 @@ def parts(
         yield running, programs[publisher], programs[subscriber]
 
 
-@pytest.mark.parametrize("transport", ["tcp", "unix"])
-def test_what_one_publishes_the_other_prints(
-    parts: tuple[Server, Program, Program], real: Program, transport: str
-):
+def test_what_one_publishes_the_other_prints(parts: tuple[Server, Program, Program], real: Program):
     server, publisher, subscriber = parts
-    address = server.addresses[transport]
-    with listening(subscriber, "sub", "**", address, real) as log:
-        for topic, value, _ in LINES:
+    with listening(subscriber, "sub", "**", server.addresses["tcp"], real) as log:
+        for (topic, value, _), address in zip(LINES, cycle(server.addresses.values())):
             publisher.publish(topic, value, address)
         wait_for_lines(log, [line for _, _, line in LINES])
 
@@ -283,21 +280,16 @@ def test_the_documented_flags_of_serve_give_the_same_bus(t2_peer: Path):
             subprocess.run([t2_peer, address, "publish", "request"], check=True)
 
 
-def test_serve_logs_its_clients_like_the_real_server(t2_program: Path, t2_peer: Path):
+def test_serve_logs_its_clients_like_the_real_server(t2_program: Path):
     def log_of(server: Server) -> str:
-        subprocess.run([t2_peer, server.addresses["tcp"], "own_messages"], check=True)
-        log = server.log
-        # The first connections came from looking whether it listens.
-        number = re.findall(r"Client #(\d+) connected", log.read_text())[-1]
-        wait_until(lambda: f"[B] Client #{number} disconnected" in log.read_text(), "the line")
-        lines = [line for line in log.read_text().splitlines() if f"#{number}" in line]
-        assert re.search(
-            r"^\[B\] Accepted connection from 127\.0\.0\.1:\d+$", log.read_text(), re.M
-        )
-        return "\n".join(lines).replace(number, "N")
+        # Two came before, to see whether it listens.
+        assert is_listening(server.addresses["tcp"])
+        wait_until(lambda: "[B] Client #3 disconnected" in server.log.read_text(), "the last line")
+        lines = re.sub(r":\d+$", ":PORT", server.log.read_text(), flags=re.MULTILINE).splitlines()
+        return "\n".join(sorted(lines))
 
     with real_server(t2_program) as real, our_server() as ours:
-        assert log_of(ours) == log_of(real) == "[B] Client #N connected\n[B] Client #N disconnected"
+        assert log_of(ours) == log_of(real)
 
 
 def test_serve_ends_in_order_when_told_to():
