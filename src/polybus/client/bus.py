@@ -200,10 +200,8 @@ class Bus(TopicVerbs):
             ConnectionLost: the connection ended; whether the service acted is not known.
             PeerUnavailable: there was no connection within `timeout`.
         """
-        link = self._open_link if not self._registering else None
-        reply = await (link or await self._settled()).call(
-            name, encode_payload(payload), timeout=timeout, headers=headers
-        )
+        link = self._at_hand() or await self._settled()
+        reply = await link.call(name, encode_payload(payload), timeout=timeout, headers=headers)
         return reply if type is None else decode_payload(reply, type, name)
 
     async def call_streaming(
@@ -260,6 +258,9 @@ class Bus(TopicVerbs):
         if self._open_link is None:
             raise ConnectionLost(f"the bus {self.url} is not open")
         return self._open_link
+
+    def _at_hand(self) -> Link | None:
+        return None if self._registering else self._open_link
 
     async def _settled(self) -> Link:
         """The link, once the registrations that were begun before are through: verbs act in the order written."""

@@ -5,7 +5,7 @@ Invariant: a verb that a wire does not have raises `LocalProtocolError` that nam
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from polybus.client.consumption import Consumer
@@ -111,7 +111,7 @@ class Link(Protocol):
         """Stop passing publications to a sink."""
         raise absent(self.wire, "subscribe")
 
-    async def produce(self, topic: str, record: NewRecord, *, create: bool = False) -> int:
+    def produce(self, topic: str, record: NewRecord, *, create: bool = False) -> Awaitable[int]:
         """Store a record; its offset."""
         raise absent(self.wire, "produce")
 

@@ -29,6 +29,10 @@ T = TypeVar("T")
 class TopicVerbs:
     """What a bus can do with durable topics."""
 
+    def _at_hand(self) -> Link | None:
+        """The link when nothing has to be waited for."""
+        raise NotImplementedError
+
     async def _settled(self) -> Link:
         raise NotImplementedError
 
@@ -56,8 +60,8 @@ class TopicVerbs:
             NoSuchTopic, InvalidName, NotAuthorized, LimitExceeded, StorageFull: it is not stored.
             ConnectionLost: whether it is stored is not known; produce it again with the same id.
         """
-        link = await self._settled()
         record = NewRecord(encode_payload(payload), key, tag, headers, id)
+        link = self._at_hand() or await self._settled()
         return await link.produce(topic, record, create=create)
 
     async def produce_many(

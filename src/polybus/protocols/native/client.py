@@ -363,16 +363,21 @@ class NativeClient:
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
-    async def produce(self, topic: str, record: NewRecord, *, create: bool = False) -> int:
+    def produce(self, topic: str, record: NewRecord, *, create: bool = False) -> Awaitable[int]:
         """Store a record, and return its offset once it is durable.
 
         Raises:
             NoSuchTopic, InvalidName, NotAuthorized, LimitExceeded, StorageFull: it is not stored.
             ConnectionLost: whether it is stored is not known; with an id it can be produced again.
         """
-        peer = self._peer or await self._ready(REQUEST_TIMEOUT)
-        if peer.outbox.congested:
-            await peer.room()
+        peer = self._peer
+        if peer is None or peer.outbox.congested:
+            return self._produce_later(topic, record, create)
+        return self._producer.add(peer, topic, record, create)
+
+    async def _produce_later(self, topic: str, record: NewRecord, create: bool) -> int:
+        peer = await self._ready(REQUEST_TIMEOUT)
+        await peer.room()
         return await self._producer.add(peer, topic, record, create)
 
     async def produce_many(

@@ -16,7 +16,9 @@ from polybus.protocols.native import wire
 from polybus.protocols.native.metas import CREATE, parse_offset
 from polybus.protocols.native.peer import Peer
 
-BATCH_BYTES: Final = 512 * 1024  # a frame is sent when it has grown to this, even within a turn
+# A frame is sent when it has grown to one of these, even within a turn: the node works on the first while the second is
+# still being filled.
+BATCH_BYTES: Final = 256 * 1024
 BATCH_RECORDS: Final = 4096  # as many as a chunk holds
 
 
