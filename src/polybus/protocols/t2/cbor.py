@@ -7,6 +7,7 @@ within the frame or raises `RemoteProtocolError`; nothing recurses, and containe
 
 from __future__ import annotations
 
+from codecs import escape_decode
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -21,36 +22,26 @@ INDEFINITE: Final = -1  # as a length; as a value of OTHER it is the "break"
 FLOAT: Final = 256  # as a value of OTHER: no simple value is that large
 BIG_POSITIVE, BIG_NEGATIVE = 2, 3
 
-# Elements of a payload in three classes: a value below 24 (0), the prefix 0x18 (1), any larger byte (2).
-_CLASSES: Final = bytes(0 if b < 0x18 else 1 if b == 0x18 else 2 for b in range(256))
+# Elements of a payload, spelt as an escaped text: see `count_elements`.
+_SPELLING: Final = bytes(
+    b"x"[0] if b < 0x18 else b"\\"[0] if b == 0x18 else b"n"[0] for b in range(256)
+)
 _BLOCK: Final = 4096
-_ONES: Final = {n: int.from_bytes(b"\1" * n, "big") for n in range(1025)}
 
 
-def is_byte_array(span: bytes, count: int) -> bool:
-    """Whether `span` is exactly `count` integers below 256, each in its shortest form.
+def count_elements(span: bytes) -> int:
+    """How many integers below 256, in their shortest form, fill the span; -1 if something else stands there.
 
-    This is asked for every publication, so it is done in a few operations on the span as one large number: a byte 2
-    must stand behind every byte 1 and nowhere else. A run of prefixes begins at an element, hence pairs up from its
-    start: each "18 18" is the value 24, for which any small value may stand in.
+    This is asked for every publication, so a decoder that is there in C answers it. An element is a value below 24, or
+    the prefix 0x18 and a value from 24 on, which may be 0x18 itself. With `x` for a small byte, a backslash for 0x18
+    and `n` for a large one, elements are the characters of an escaped text: `x`, `\\n` and `\\\\`. What is no element
+    is no such text (`\\x` without digits, a backslash at the end) or leaves a bare `n`.
     """
-    prefixes = -1
-    if len(span) <= _BLOCK or b"\x18\x18" not in span:
-        prefixes = _prefixes(span)
-    if prefixes < 0:
-        span = span.replace(b"\x18\x18", b"\0")
-        prefixes = _prefixes(span)
-    return prefixes >= 0 and len(span) - prefixes == count
-
-
-def _prefixes(span: bytes) -> int:
-    """How many prefixes there are in a span without the value 24; -1 if it is no sequence of elements."""
-    size = len(span)
-    number = int.from_bytes(span.translate(_CLASSES), "big")
-    ones = number & (_ONES[size] if size <= 1024 else int.from_bytes(b"\1" * size, "big"))
-    if number != ones + (ones >> 7) or ones & 1:
+    try:
+        values = escape_decode(span.translate(_SPELLING))[0]
+    except ValueError:
         return -1
-    return ones.bit_count()
+    return -1 if b"n" in values else len(values)
 
 
 class Cursor:
@@ -200,15 +191,12 @@ class Cursor:
         while count:
             # Whole blocks at once: a frame may hold a million elements.
             block = self.data[self.pos : min(self.pos + _BLOCK, self.end)]
-            size = len(block)
-            block = block.replace(b"\x18\x18", b"\0")
-            if block.endswith(b"\x18"):  # its value is in the next block
-                block = block[:-1]
-                size -= 1
-            prefixes = _prefixes(block)
-            if prefixes >= 0 and 0 < len(block) - prefixes <= count:
-                self.pos += size
-                count -= len(block) - prefixes
+            if (len(block) - len(block.rstrip(b"\x18"))) % 2:
+                block = block[:-1]  # a prefix whose value is in the next block
+            elements = count_elements(block)
+            if 0 < elements <= count:
+                self.pos += len(block)
+                count -= elements
                 continue
             for _ in range(min(count, _BLOCK)):
                 self.unsigned(255)

@@ -12,7 +12,7 @@ cpdef Py_ssize_t after_id(bytes data, Py_ssize_t pos) except -1
 @cython.locals(head=int, skip=Py_ssize_t, prefix=bytes, topic=bytes)
 cpdef learn(object session, bytes data, Py_ssize_t at, Py_ssize_t payload_at)
 
-@cython.locals(tail=Py_ssize_t, head=int, major=int, count=Py_ssize_t)
+@cython.locals(tail=Py_ssize_t, head=int, major=int, count=Py_ssize_t, found=Py_ssize_t)
 cpdef bint is_payload(bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 
 @cython.locals(count=Py_ssize_t, value=int)

@@ -28,7 +28,7 @@ from polybus.protocols.t2.cbor import (
     TEXT,
     UINT,
     Cursor,
-    is_byte_array,
+    count_elements,
 )
 
 MAX_BODY: Final = 1 << 20  # bytes, inclusive; judged by the header alone (protocol page §1)
@@ -359,7 +359,7 @@ def decode_data(data: bytes) -> bytes:
     if major == BYTES:
         return cursor.string(BYTES, length)
     span = data[cursor.pos :]
-    if length != INDEFINITE and is_byte_array(span, length):
+    if length != INDEFINITE and count_elements(span) == length:
         # Prefixes pair up from the start of a run: "18 18" is the value 24, any other prefix is no value.
         return b"\x18".join([part.translate(None, b"\x18") for part in span.split(b"\x18\x18")])
     values = bytearray()
