@@ -1,0 +1,106 @@
+"""Who may do what."""
+
+from __future__ import annotations
+
+import pytest
+
+from polybus.core.endpoint import Identity
+from polybus.core.policy import MAX_CACHED, NEIGHBOUR, STRANGER, OpenPolicy, Rule, RulePolicy
+from polybus.errors import ConfigError, InvalidName
+
+ALICE = Identity("token", "alice")
+BOB = Identity("token", "bob")
+
+
+def test_without_rules_this_machine_is_open_and_strangers_are_shut_out():
+    policy = RulePolicy()
+    for identity in (NEIGHBOUR, Identity("uid", "1000"), Identity("certificate", "x"), ALICE):
+        assert policy.may(identity, "admin", "a/b")
+    assert not policy.may(STRANGER, "call", "a/b")
+
+
+def test_the_switch_restores_the_originals_openness():
+    assert RulePolicy(allow_anonymous=True).may(STRANGER, "register", "a")
+
+
+def test_with_rules_what_none_of_them_allows_is_refused():
+    policy = RulePolicy(
+        [Rule("token:alice", ("call", "publish"), ("wallet/**",))], allow_anonymous=True
+    )
+    assert policy.may(ALICE, "call", "wallet/stellar")
+    assert not policy.may(ALICE, "register", "wallet/stellar")
+    assert not policy.may(ALICE, "call", "other")
+    assert not policy.may(BOB, "call", "wallet/stellar")
+    assert not policy.may(NEIGHBOUR, "call", "wallet/stellar")
+    assert policy.may(Identity("local"), "admin", "anything")
+
+
+@pytest.mark.parametrize(
+    ("identity", "who", "allowed"),
+    [
+        ("*", STRANGER, True),
+        ("token", ALICE, True),
+        ("token:alice", BOB, False),
+        ("anonymous", NEIGHBOUR, True),
+        ("anonymous:loopback", NEIGHBOUR, True),
+        ("anonymous:loopback", STRANGER, False),
+        ("uid:1000", Identity("uid", "1000"), True),
+        ("twin", Identity("twin", "12"), True),
+    ],
+)
+def test_a_rule_names_everybody_a_kind_or_one_identity(identity, who, allowed):
+    assert RulePolicy([Rule(identity, ("*",))]).may(who, "call", "a") is allowed
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked", "allowed"),
+    [
+        ("price/**", "price/**", True),
+        ("price/**", "price/*/eur", True),
+        ("price/*", "price/**", False),
+        ("price/eur", "price/*", False),
+        ("**", "**", True),
+        ("price/**", "**", False),
+    ],
+)
+def test_a_pattern_is_allowed_only_where_a_rule_covers_it_entirely(rule, asked, allowed):
+    assert (
+        RulePolicy([Rule("*", ("subscribe",), (rule,))]).may(ALICE, "subscribe", asked) is allowed
+    )
+
+
+def test_new_rules_count_at_once_and_raise_the_epoch():
+    policy = RulePolicy([Rule("*", ("call",), ("a",))])
+    assert policy.may(ALICE, "call", "a")
+    epoch = policy.epoch
+    policy.replace([Rule("*", ("call",), ("b",))])
+    assert policy.epoch > epoch
+    assert not policy.may(ALICE, "call", "a")
+    assert policy.may(ALICE, "call", "b")
+
+
+@pytest.mark.parametrize(
+    ("rule", "error", "text"),
+    [
+        (Rule("nobody", ("call",)), ConfigError, "no such kind"),
+        (Rule("*", ("fly",)), ConfigError, "no such verb 'fly'"),
+        (Rule("*", ("call",), ("a//b",)), InvalidName, "segment is empty"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused_and_the_old_ones_stay(rule, error, text):
+    policy = RulePolicy([Rule("*", ("call",), ("a",))])
+    with pytest.raises(error) as refused:
+        policy.replace([rule])
+    assert text in refused.value.text
+    assert policy.may(ALICE, "call", "a")
+
+
+def test_remembered_verdicts_are_bounded():
+    policy = RulePolicy([Rule("*", ("call",))])
+    for number in range(MAX_CACHED + 10):
+        assert policy.may(ALICE, "call", str(number))
+    assert len(policy._verdicts) <= MAX_CACHED
+
+
+def test_the_open_policy_refuses_nothing():
+    assert OpenPolicy().may(STRANGER, "admin", "**")
