@@ -26,11 +26,28 @@ from polybus.server.node import Node
 @click.command()
 @click.option("--listen", multiple=True, metavar="URL", help="Address to listen on; repeatable.")
 @click.option("--data", metavar="DIR", help="Folder of the durable topics.")
+@click.option("--advertise", metavar="HOST:PORT", help="What Zbus clients are told to connect to.")
+@click.option(
+    "--tracker", multiple=True, metavar="HOST:PORT", help="Zbus tracker to join; repeatable."
+)
 @click.option("--config", "file", type=click.Path(path_type=Path), help="TOML file to read.")
 @click.option("--check", is_flag=True, help="Check the configuration and exit.")
-def serve(listen: tuple[str, ...], data: str | None, file: Path | None, check: bool) -> None:
+def serve(
+    listen: tuple[str, ...],
+    data: str | None,
+    advertise: str | None,
+    tracker: tuple[str, ...],
+    file: Path | None,
+    check: bool,
+) -> None:
     """Run a node until SIGTERM or Ctrl-C, which let what is in flight finish first."""
-    config = load(file, os.environ, {"listen": listen or None, "data": data}).config
+    flags = {
+        "listen": listen or None,
+        "data": data,
+        "zbus.advertise": advertise,
+        "zbus.trackers": tracker or None,
+    }
+    config = load(file, os.environ, flags).config
     if check:
         Node(config)
         click.echo("configuration is good")

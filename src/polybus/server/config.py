@@ -49,6 +49,29 @@ class T2:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Http:
+    """Browsers and other HTTP clients."""
+
+    origins: tuple[str, ...] = ()  # pages of other origins that may change things; * is all
+    hosts: tuple[str, ...] = ()  # names by which browsers reach this node, beside localhost
+    max_body: Bytes = 32 * MIB  # as the stock Zbus server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zbus:
+    """Zbus: MQ, RPC and trackers."""
+
+    advertise: str = ""  # host:port that clients are told; empty: the first TCP listener
+    trackers: tuple[str, ...] = ()  # host:port of the trackers to join
+    masks: Literal["0.8", "0.9"] = "0.8"  # whose bits pause, exclusive and delete-on-exit are
+    filters: Literal["0.8", "0.9"] = "0.8"  # whether a trailing * is the rest or one part
+    rpc_urls: Literal["method", "module"] = "method"  # what comes after the topic in a URL
+    deduplicate: bool = False  # take a message id that comes again for a retry
+    tokens: tuple[str, ...] = ()  # rules `token: operations on topics`; none: everybody may
+    certificate: str = ""  # PEM file that the command ssl hands out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     """What the node says on stderr."""
 
@@ -65,4 +88,6 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     gsb: Gsb = field(default_factory=Gsb)
     t2: T2 = field(default_factory=T2)
+    http: Http = field(default_factory=Http)
+    zbus: Zbus = field(default_factory=Zbus)
     log: Log = field(default_factory=Log)

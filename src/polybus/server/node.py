@@ -98,6 +98,8 @@ class Node:
                 await self.topics.start()
             for listener in self._listeners:
                 await listener.start()
+            for wire in self.wires.values():
+                wire.start(self.addresses)
         except BaseException:
             await self._release()
             raise
@@ -159,6 +161,8 @@ class Node:
     async def _release(self) -> None:
         for listener in self._listeners:
             await listener.stop()
+        for wire in self.wires.values():
+            await wire.stop()
         if self.engine is not None and self.topics is not None:
             await self.topics.stop()
             await self.engine.stop()

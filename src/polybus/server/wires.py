@@ -6,13 +6,18 @@ programs in the same process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from polybus.core.endpoint import Identity
 from polybus.core.router import Router
 from polybus.core.subscriptions import PATTERNS
 from polybus.core.topics import Topics
+from polybus.http.head import sniff as http_sniff
+from polybus.http.session import HttpSession
+from polybus.http.settings import HttpSettings
+from polybus.http.site import Site
 from polybus.protocols.gsb import wire as gsb_wire
 from polybus.protocols.gsb.room import GsbOptions, GsbRoom
 from polybus.protocols.gsb.session import GsbSession
@@ -22,15 +27,27 @@ from polybus.protocols.native.settings import Settings
 from polybus.protocols.t2.room import T2Options, T2Room
 from polybus.protocols.t2.session import T2Session
 from polybus.protocols.t2.session import sniff as t2_sniff
+from polybus.protocols.zbus.options import ZbusOptions
+from polybus.protocols.zbus.room import ZbusRoom
+from polybus.protocols.zbus.uplink import Uplinks
 from polybus.server.config import Config
 from polybus.server.identity import identity_of
 from polybus.transports.connection import Connection
 from polybus.transports.outbox import Outbox
 from polybus.transports.session import Session
+from polybus.transports.url import Address
 
 
 def _nothing_pending() -> int:
     return 0
+
+
+def _nothing_to_start(addresses: Sequence[Address]) -> None:
+    pass
+
+
+async def _nothing_to_stop() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +60,10 @@ class Wire:
     """Makes the session of a connection that is up."""
     pending: Callable[[], int] = _nothing_pending
     """Calls in flight that the room keeps in a table of its own instead of the core's."""
+    start: Callable[[Sequence[Address]], None] = _nothing_to_start
+    """Told where the node listens, once it does."""
+    stop: Callable[[], Awaitable[None]] = _nothing_to_stop
+    """Ends what the room runs by itself."""
 
 
 class Pinned:
@@ -82,7 +103,12 @@ def wires(
         topics: the durable half, on a node that has one.
         on_stop: called when a client whose wire can say so, and who may, stops the node.
     """
-    found = (_native(router, topics, config), _gsb(router, config), _t2(router, config, on_stop))
+    found = (
+        _native(router, topics, config),
+        _http(router, topics, config),
+        _gsb(router, config),
+        _t2(router, config, on_stop),
+    )
     return {wire.name: wire for wire in found}
 
 
@@ -120,3 +146,71 @@ def _t2(router: Router, config: Config, on_stop: Callable[[], None]) -> Wire:
         return T2Session(room, identity_of(connection), connection.peer)
 
     return Wire("t2", t2_sniff, serve, room.pending.__len__)
+
+
+def _http(router: Router, topics: Topics | None, config: Config) -> Wire:
+    """Everything that begins with an HTTP method; Zbus clients do too."""
+    name = config.zbus.advertise.rpartition(":")[0].lower()
+    hosts = {"localhost", socket.gethostname().lower(), name, *map(str.lower, config.http.hosts)}
+    origins = tuple(map(str.lower, config.http.origins))
+    site = Site(
+        HttpSettings(max_body=config.http.max_body, origins=origins, hosts=frozenset(hosts))
+    )
+
+    def serve(connection: Connection) -> Session:
+        return HttpSession(site, identity_of(connection), connection.peer)
+
+    if topics is None:
+        return Wire("http", http_sniff, serve)
+    room = ZbusRoom(router, topics, _zbus_options(config))
+    site.application = room.connect
+    uplinks = Uplinks(room)
+
+    def start(addresses: Sequence[Address]) -> None:
+        if not config.zbus.advertise:
+            room.advertise, room.ssl = _reachable(addresses)
+        uplinks.start()
+
+    async def stop() -> None:
+        await uplinks.stop()
+        room.close()
+
+    return Wire("http", http_sniff, serve, room.pending, start, stop)
+
+
+def _zbus_options(config: Config) -> ZbusOptions:
+    zbus = config.zbus
+    advertise = zbus.advertise.removeprefix("[SSL]")
+    return ZbusOptions(
+        advertise=advertise,
+        ssl=advertise != zbus.advertise,
+        masks=zbus.masks,
+        filters=zbus.filters,
+        rpc_urls=zbus.rpc_urls,
+        deduplicate=zbus.deduplicate,
+        trackers=zbus.trackers,
+        tokens=zbus.tokens,
+        certificate=zbus.certificate,
+    )
+
+
+def _reachable(addresses: Sequence[Address]) -> tuple[str, bool]:
+    """What clients can connect to, and whether that speaks TLS only."""
+    for address in addresses:
+        if address.scheme != "unix" and address.pin in ("", "http"):
+            host = address.host
+            if host in ("0.0.0.0", "::"):
+                host = _own_address()
+            return f"{host}:{address.port}", address.scheme == "tls"
+    return "127.0.0.1:15555", False
+
+
+def _own_address() -> str:
+    """The address of this machine that others most likely reach it by; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        found: str = probe.getsockname()[0]
+        return found

@@ -64,7 +64,7 @@ def unwrap_result(status: int, body: bytes) -> tuple[bool, bytes]:
     if isinstance(response, dict) and response.keys() & {"result", "error"}:
         error = response.get("error")
         if error is not None:
-            return True, _error_text(error).encode()
+            return True, error_text(error).encode()
         return False, to_bytes(response.get("result"))
     return False, body  # the last versions answer with the bare result
 
@@ -93,7 +93,8 @@ def to_bytes(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _error_text(error: Any) -> str:
+def error_text(error: Any) -> str:
+    """The text of an error in any of the shapes that services send."""
     if isinstance(error, dict):
         text = error.get("message") or error.get("localizedMessage")
         if text:

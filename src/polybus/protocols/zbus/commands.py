@@ -248,7 +248,7 @@ class Commands:
     # -- pages ------------------------------------------------------------------------------------------------
 
     def home(self, party: ZbusParty, command: Command, request: Request) -> None:
-        request.respond(200, pages.HTML, pages.home(self._room.options.advertise))
+        request.respond(200, pages.HTML, pages.home(self._room.advertise))
 
     def file(self, party: ZbusParty, command: Command, request: Request) -> None:
         name = request.path.rpartition("/")[2]

@@ -52,7 +52,11 @@ class Infos:
         start = room.clock.wall_ms()
         self._next_server = counter(start)
         self._next_tracker = counter(start)
-        self.address = server_address(room.options.advertise, room.options.ssl)
+
+    @property
+    def address(self) -> Shape:
+        """What clients connect to."""
+        return server_address(self._room.advertise, self._room.ssl)
 
     def group(self, group: Group) -> Shape:
         """ConsumeGroupInfo."""

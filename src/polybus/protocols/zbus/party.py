@@ -68,7 +68,7 @@ class ZbusParty(Endpoint):
         self.sender = random_id()
         self.stamp = {
             "sender": self.sender,
-            "host": room.options.advertise,
+            "host": room.advertise,
             "remote-addr": f"/{connection.peer}",
         }
         # The run of messages for one topic that is being collected
@@ -249,6 +249,11 @@ class ZbusParty(Endpoint):
     def expect_routed(self, request: Request) -> None:
         """The answer to this plain HTTP request will be routed here."""
         self._ordered_calls[request.id] = request
+
+    @property
+    def serving(self) -> int:
+        """How many calls this connection has taken and not answered."""
+        return len(self._serving)
 
     def note_serving(self, call: RpcCall) -> None:
         """This connection has taken a call: its caller is told when the connection ends before the answer."""

@@ -63,6 +63,9 @@ class ZbusRoom:
         self.clock = router.clock
         self.options = options or ZbusOptions()
         self.log = logging.getLogger("polybus.zbus")
+        self.advertise = self.options.advertise
+        """What clients are told to connect to; set by the node once it listens."""
+        self.ssl = self.options.ssl
         self.epoch = 0
         self.parties: dict[str, ZbusParty] = {}
         """By sender, where answers are routed to."""
@@ -118,6 +121,11 @@ class ZbusRoom:
             shown = {k: v for k, v in command.headers.items() if k not in hidden}
             shown |= party.stamp | {"cmd": "trace", "origin_cmd": command.name, "id": request.id}
             tracer.connection.send(encode_reply(200, shown, request.body))
+
+    def pending(self) -> int:
+        """Calls that a service has taken or will take; a drain waits for them."""
+        taken = sum(party.serving for party in self.parties.values())
+        return taken + sum(len(rpc.calls) for rpc in self.rpc.values())
 
     # -- topics -----------------------------------------------------------------------------------------------
 
@@ -196,7 +204,7 @@ class ZbusRoom:
             **{f"x-{name.lower()}": value for name, value in headers.items()},
             "topic": topic,
             "sender": self.bridge_id,
-            "host": self.options.advertise,
+            "host": self.advertise,
             "version": VERSION,
             "connection": "Keep-Alive",
             "content-type": "application/json",
@@ -208,4 +216,4 @@ class ZbusRoom:
 
     def certificate(self, server: str) -> str | None:
         """The certificate of this server, for clients that are told to trust it."""
-        return self._pem if server in ("", self.options.advertise) else None
+        return self._pem if server in ("", self.advertise) else None
