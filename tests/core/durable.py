@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from polybus.core.endpoint import Endpoint
-from polybus.core.engine import Engine
+from polybus.core.engine import Append, Engine, TopicOptions
 from polybus.core.group import Group
 from polybus.core.group_options import BEGINNING, GroupOptions, Start
 from polybus.core.member import Member
@@ -41,6 +41,9 @@ class Consumer(Endpoint):
         return [(delivery.record.offset, delivery.attempt) for delivery in self.got]
 
 
+BARRIER = "barrier"  # a topic of its own: what is in it is durable after all that came before
+
+
 class DurableNode:
     """Topics on an engine, with the verbs that nearly every test needs."""
 
@@ -52,8 +55,10 @@ class DurableNode:
 
     async def settle(self) -> None:
         """Let everything happen that is going to happen without time passing."""
+        if not self.topics.has(BARRIER):
+            await self.engine.declare(BARRIER, TopicOptions())
         for _ in range(3):
-            await self.engine.commit([])
+            await self.engine.commit([Append(BARRIER, [NewRecord(b"")])])
             await self.groups.idle()
 
     async def settle_without_commit(self) -> None:

@@ -32,6 +32,7 @@ from polybus.errors import (
 )
 from polybus.model.clock import ManualClock
 from polybus.model.record import NewRecord
+from polybus.storage.engine import EmbeddedEngine
 from tests.core.durable import Consumer, DurableNode
 from tests.core.memory_engine import MemoryEngine
 
@@ -43,22 +44,43 @@ async def started(engine: Engine, clock: ManualClock) -> Any:
     return node
 
 
-@pytest.fixture(params=["warm", "cold"])
-async def node(request, clock):
-    """A node with topic `t`, on records in memory and on records that must be read."""
-    node = await started(MemoryEngine(cold=request.param == "cold"), clock)
+async def prepared(engine: Engine, clock: ManualClock) -> Any:
+    node = await started(engine, clock)
     await node.topics.declare("t")
+    return node
+
+
+async def restart(node: DurableNode) -> Any:
+    """The same data under a new node."""
+    await node.topics.stop()
+    await node.engine.stop()
+    engine = node.engine
+    if isinstance(engine, MemoryEngine):
+        return await started(engine.crash(), node.clock)
+    assert isinstance(engine, EmbeddedEngine)
+    return await started(EmbeddedEngine(engine._folder, node.clock), node.clock)
+
+
+@pytest.fixture(params=["warm", "cold", "embedded"])
+async def node(request, clock, tmp_path):
+    """A node with topic `t`: on records in memory, on records that must be read, and on the real engine."""
+    engine: Engine = (
+        EmbeddedEngine(tmp_path / "data", clock)
+        if request.param == "embedded"
+        else MemoryEngine(cold=request.param == "cold")
+    )
+    node = await prepared(engine, clock)
     yield node
     await node.topics.stop()
     await node.engine.stop()
 
 
-async def restart(node: DurableNode) -> Any:
+@pytest.fixture(params=["warm", "cold"])
+async def frail(request, clock):
+    """A node whose engine can be made to fail."""
+    node = await prepared(MemoryEngine(cold=request.param == "cold"), clock)
+    yield node
     await node.topics.stop()
-    await node.engine.stop()
-    engine = node.engine
-    assert isinstance(engine, MemoryEngine)
-    return await started(engine.crash(), node.clock)
 
 
 # -- sharing --------------------------------------------------------------------------------------
@@ -299,8 +321,7 @@ async def test_only_the_holder_can_confirm_or_refuse(node):
 
 
 async def test_an_ack_can_be_waited_for_until_it_is_durable(clock):
-    node = await started(MemoryEngine(manual=True), clock)
-    await node.topics.declare("t")
+    node = await prepared(MemoryEngine(manual=True), clock)
     await node.group()
     node.topics.produce("t", [NewRecord(b"a"), NewRecord(b"b")], lambda first, error: None)
     node.engine.sync()
@@ -328,19 +349,19 @@ async def test_an_ack_can_be_waited_for_until_it_is_durable(clock):
     assert node.engine.crash().groups("t")[0].floor == 2
 
 
-async def test_an_ack_that_cannot_be_stored_now_is_told_and_stored_later(node):
-    await node.produce("t", "a", "b")
-    await node.group()
-    _, member = await node.join(2)
-    node.engine.full = True
+async def test_an_ack_that_cannot_be_stored_now_is_told_and_stored_later(frail):
+    await frail.produce("t", "a", "b")
+    await frail.group()
+    _, member = await frail.join(2)
+    frail.engine.full = True
     heard: list[object] = []
     member.ack([1], heard.append)
-    await node.settle_without_commit()
+    await frail.settle_without_commit()
     assert isinstance(heard[0], StorageFull)
-    node.engine.full = False
-    await node.pass_time(1)
-    assert node.engine.groups("t")[0].done == {1}
-    assert node.engine.groups("t")[0].attempts == {0: 1}
+    frail.engine.full = False
+    await frail.pass_time(1)
+    assert frail.engine.groups("t")[0].done == {1}
+    assert frail.engine.groups("t")[0].attempts == {0: 1}
 
 
 async def test_a_refused_record_comes_again_before_new_ones_with_its_count(node):
@@ -416,6 +437,16 @@ async def test_what_a_leaving_member_held_goes_to_the_others_in_offset_order(nod
     assert two.attempts == [(3, 1), (0, 3), (2, 2), (4, 1), (5, 1)]
 
 
+async def test_a_member_that_leaves_with_nothing_read_ahead_changes_nothing(node):
+    await node.produce("t", "a")
+    group = await node.group()
+    _, member = await node.join(1)
+    member.ack([0])
+    member.leave()
+    await node.group(filter="#")
+    assert (group.floor(), group.info().remaining) == (1, 0)
+
+
 async def test_what_was_read_ahead_is_given_up_with_the_last_member(node):
     await node.produce("t", *"abcdef")
     group = await node.group()
@@ -423,6 +454,7 @@ async def test_what_was_read_ahead_is_given_up_with_the_last_member(node):
     member.nack(2, delay_s=5)
     member.leave()
     await node.settle()
+    assert len(group.cursor.open) == 3
     other, again = await node.join(2)
     assert other.attempts == [(0, 2), (1, 2)]
     again.leave()
@@ -469,6 +501,21 @@ async def test_without_acks_a_credit_confirms_as_many_as_it_asks_for(node):
     member.credit(2)
     await node.settle()
     assert (consumer.offsets, group.floor()) == ([0, 1, 2, 3, 4], 2)
+
+
+async def test_without_acks_credit_that_is_only_given_again_confirms_nothing(node):
+    await node.produce("t", *"abcd")
+    group = await node.group(ack=False)
+    consumer, member = await node.join(1)
+    member.credit(2)
+    member.recall()
+    member.credit(2)
+    await node.settle()
+    assert (consumer.offsets, group.floor()) == ([0, 1, 2], 1)
+    member.recall()
+    member.credit(1)
+    await node.settle()
+    assert (consumer.offsets, group.floor()) == ([0, 1, 2, 3], 2)
 
 
 async def test_without_acks_a_wire_may_still_refuse_or_confirm_one(node):
@@ -533,7 +580,7 @@ async def test_a_new_filter_is_asked_about_what_is_neither_confirmed_nor_in_flig
     member.nack(0)
     member.credit(9)
     await node.settle()
-    assert consumer.attempts[2:] == [(1, 1), (2, 2), (4, 1), (5, 1)]
+    assert consumer.attempts[2:] == [(2, 2), (1, 1), (4, 1), (5, 1)]
     member.ack([1, 2, 4, 5])
     await node.settle()
     assert node.engine.groups("t")[0].floor == 6
@@ -611,8 +658,7 @@ async def test_a_record_that_nobody_confirms_ends_in_the_dead_letter_topic_with_
 
 
 async def test_the_dead_letter_and_the_end_of_the_record_are_one_commit(clock):
-    node = await started(MemoryEngine(manual=True), clock)
-    await node.topics.declare("t")
+    node = await prepared(MemoryEngine(manual=True), clock)
     await node.group(max_attempts=1)
     node.topics.produce("t", [NewRecord(b"a"), NewRecord(b"b")], lambda first, error: None)
     node.engine.sync()
@@ -672,24 +718,24 @@ async def test_no_limit_means_no_dead_letter(node):
 
 @pytest.mark.parametrize("declared", [True, False])
 async def test_a_dead_letter_that_cannot_be_stored_is_neither_lost_nor_acked(
-    node, caplog, declared
+    frail, caplog, declared
 ):
-    await node.produce("t", *"ab")
+    await frail.produce("t", *"ab")
     if declared:
-        await node.topics.declare("t.dead")
-    group = await node.group(max_attempts=1)
-    consumer, member = await node.join(2)
-    node.engine.full = True
+        await frail.topics.declare("t.dead")
+    group = await frail.group(max_attempts=1)
+    consumer, member = await frail.join(2)
+    frail.engine.full = True
     member.nack(0)
     member.ack([1])
-    await node.settle_without_commit()
+    await frail.settle_without_commit()
     assert (group.floor(), group.info().dead) == (0, 0)
-    await node.tick_without_commit(ledger.RETRY_S / 2)
-    await node.tick_without_commit(ledger.RETRY_S)
+    await frail.tick_without_commit(ledger.RETRY_S / 2)
+    await frail.tick_without_commit(ledger.RETRY_S)
     assert caplog.text.count("cannot dead-letter") == 1
-    node.engine.full = False
-    await node.pass_time(ledger.RETRY_S)
-    assert len(await node.read("t.dead")) == 1
+    frail.engine.full = False
+    await frail.pass_time(ledger.RETRY_S)
+    assert len(await frail.read("t.dead")) == 1
     assert (group.floor(), consumer.attempts) == (2, [(0, 1), (1, 1)])
 
 
@@ -785,8 +831,11 @@ def test_options_survive_the_engine_and_unknown_ones_are_left_alone():
     ],
 )
 async def test_a_new_group_starts_where_it_is_told(node, start, floor):
-    await node.produce("t", *(NewRecord(b"", id=f"id{n}", time_ms=n * 100) for n in range(4)))
-    group = await node.group(start=start)
+    began = node.clock.wall_ms()
+    node.clock.advance(1)
+    times = [began + n * 100 for n in range(4)]
+    await node.produce("t", *(NewRecord(b"", id=f"id{n}", time_ms=times[n]) for n in range(4)))
+    group = await node.group(start=replace(start, time_ms=began + start.time_ms))
     assert (group.floor(), node.engine.groups("t")[0].floor) == (floor, floor)
 
 
@@ -835,8 +884,7 @@ async def test_a_reset_forgets_what_is_in_flight_and_begins_anew(node):
 
 
 async def test_a_reset_while_records_are_read_drops_the_old_read(clock):
-    node = await started(MemoryEngine(cold=True), clock)
-    await node.topics.declare("t")
+    node = await prepared(MemoryEngine(cold=True), clock)
     await node.produce("t", *"abcd")
     await node.group()
     consumer = Consumer()
@@ -883,8 +931,7 @@ async def test_retention_is_noticed_by_reading_too(node):
 
 
 async def test_retention_that_comes_while_reading_is_noticed(clock):
-    node = await started(MemoryEngine(cold=True), clock)
-    await node.topics.declare("t")
+    node = await prepared(MemoryEngine(cold=True), clock)
     await node.produce("t", *"abcd")
     await node.group()
     consumer = Consumer()
@@ -910,21 +957,21 @@ async def test_retention_after_a_rewind_keeps_what_is_in_flight(node):
     assert (consumer.offsets, group.floor()) == ([0, 1, 2, 3, 4, 5], 4)
 
 
-async def test_gaps_in_the_log_are_passed_over(node):
-    await node.produce("t", *"abcdefg")
-    group = await node.group()
-    node.engine.punch("t", 1)
-    consumer, member = await node.join(5)
+async def test_gaps_in_the_log_are_passed_over(frail):
+    await frail.produce("t", *"abcdefg")
+    group = await frail.group()
+    frail.engine.punch("t", 1)
+    consumer, member = await frail.join(5)
     assert consumer.offsets == [0, 2, 3, 4, 5]
-    node.engine.punch("t", 3)
+    frail.engine.punch("t", 3)
     for offset in (2, 3, 4):
         member.nack(offset)
     member.ack([0])
     member.credit(9)
-    await node.settle()
+    await frail.settle()
     assert consumer.attempts[5:] == [(2, 2), (4, 2), (6, 1)]
     member.ack([2, 4, 5, 6])
-    await node.settle()
+    await frail.settle()
     assert (group.floor(), group.info().expired) == (7, 1)
 
 
@@ -946,8 +993,7 @@ async def test_the_slowest_group_decides_what_is_consumed(node):
 
 async def test_a_corrupt_chunk_stops_the_group_loudly_and_is_tried_again(clock, caplog):
     engine = MemoryEngine(cold=True)
-    node = await started(engine, clock)
-    await node.topics.declare("t")
+    node = await prepared(engine, clock)
     await node.produce("t", "a")
     group = await node.group()
     engine.broken = CorruptRecord("0.seg", 64, "checksum")
@@ -965,8 +1011,7 @@ async def test_a_corrupt_chunk_stops_the_group_loudly_and_is_tried_again(clock, 
 
 
 async def test_records_are_held_within_bounds_whatever_their_number(clock):
-    node = await started(MemoryEngine(cold=True), clock)
-    await node.topics.declare("t")
+    node = await prepared(MemoryEngine(cold=True), clock)
     await node.produce("t", *(NewRecord(bytes(50_000)) for _ in range(20)))
     group = await node.group()
     await node.join(1)
@@ -1042,18 +1087,18 @@ async def test_declaring_again_without_options_changes_nothing(node):
     assert (group.options.window, heard) == (3, [])
 
 
-async def test_an_edit_that_cannot_be_stored_changes_nothing(node):
-    await node.produce("t", *"ab")
-    group = await node.group()
-    _, member = await node.join(2)
+async def test_an_edit_that_cannot_be_stored_changes_nothing(frail):
+    await frail.produce("t", *"ab")
+    group = await frail.group()
+    _, member = await frail.join(2)
     member.ack([1])
-    node.engine.full = True
+    frail.engine.full = True
     with pytest.raises(StorageFull):
-        await node.group(window=1)
-    node.engine.full = False
+        await frail.group(window=1)
+    frail.engine.full = False
     assert group.options.window == 0
-    await node.pass_time(1)
-    assert (node.engine.groups("t")[0].done, node.engine.groups("t")[0].attempts) == ({1}, {0: 1})
+    await frail.pass_time(1)
+    assert (frail.engine.groups("t")[0].done, frail.engine.groups("t")[0].attempts) == ({1}, {0: 1})
 
 
 async def test_a_removed_group_tells_its_members_and_who_waits(node):
@@ -1082,8 +1127,7 @@ async def test_a_removed_group_tells_its_members_and_who_waits(node):
 
 @pytest.mark.parametrize("trimmed", [False, True])
 async def test_a_read_that_ends_after_its_group_is_dropped(clock, trimmed):
-    node = await started(MemoryEngine(cold=True), clock)
-    await node.topics.declare("t")
+    node = await prepared(MemoryEngine(cold=True), clock)
     await node.produce("t", "a")
     await node.group()
     consumer = Consumer()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +34,7 @@ class Backlog:
 
     __slots__ = (
         "_again",
+        "_back",
         "_delayed",
         "_epoch",
         "_group",
@@ -53,6 +54,7 @@ class Backlog:
         self.reading = False
         self._ready: deque[Record] = deque()
         self._again: deque[Record] = deque()  # as _ready, for redelivery
+        self._back: set[int] = set()  # all that was given back: in _again, _redo or _delayed
         self._redo: list[int] = []  # sorted
         self._delayed: list[tuple[float, int]] = []  # heap of (due, offset)
         self._epoch = 0  # a read that began in an older one is dropped
@@ -60,16 +62,32 @@ class Backlog:
         self._scans = 0
 
     def __len__(self) -> int:
-        return len(self._redo) + len(self._again) + len(self._delayed)
+        return len(self._back)
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._back
 
     def give_back(self, offset: int, due: float = 0.0) -> None:
         """Deliver this one again, not before `due`."""
-        if offset >= self._group.cursor.next:
-            return  # after a rewind: reading comes by it again
+        self._back.add(offset)
         if due:
             heappush(self._delayed, (due, offset))
         else:
-            insort(self._redo, offset)
+            self._insert(offset)
+
+    def delivered_again(self, offset: int) -> None:
+        """This one is in flight again."""
+        self._back.discard(offset)
+
+    def _insert(self, offset: int) -> None:
+        insort(self._redo, offset)
+        if self._again and offset < self._again[-1].offset:
+            self._unread_again()
+
+    def _unread_again(self) -> None:
+        for record in self._again:
+            insort(self._redo, record.offset)
+        self._again.clear()
 
     def has_due(self, now: float) -> bool:
         """Whether time alone has made something deliverable."""
@@ -82,7 +100,7 @@ class Backlog:
         if self.reading or (self.problem and now < self._retry_at):
             return False
         while self._delayed and self._delayed[0][0] <= now:
-            insort(self._redo, heappop(self._delayed)[1])
+            self._insert(heappop(self._delayed)[1])
         self._scans = SCANS
         return True
 
@@ -189,10 +207,14 @@ class Backlog:
                     self._again.append(record)
                 else:
                     group.skipped += 1
-                    group.drop(record.offset)
+                    self._drop(record.offset)
         for offset in wanted:
             group.expired += 1
-            group.drop(offset)
+            self._drop(offset)
+
+    def _drop(self, offset: int) -> None:
+        self._back.discard(offset)
+        self._group.drop(offset)
 
     # -- forgetting -------------------------------------------------------------------------------------------
 
@@ -200,25 +222,30 @@ class Backlog:
         """Retention has taken what lies below `first`."""
         self._epoch += 1
         self._ready = deque(record for record in self._ready if record.offset >= first)
-        self._again = deque(record for record in self._again if record.offset >= first)
-        self._redo = [offset for offset in self._redo if offset >= first]
-        self._delayed = [entry for entry in self._delayed if entry[1] >= first]
+        self.withdraw({offset for offset in self._back if offset < first})
+
+    def withdraw(self, offsets: Set[int]) -> None:
+        """These are not to be delivered again."""
+        self._epoch += 1
+        self._back -= offsets
+        self._again = deque(record for record in self._again if record.offset not in offsets)
+        self._redo = [offset for offset in self._redo if offset not in offsets]
+        self._delayed = [entry for entry in self._delayed if entry[1] not in offsets]
         heapify(self._delayed)
 
     def rewind(self, to: int) -> None:
-        """Read again from `to` on: whatever waits there in memory is dropped."""
+        """Read again from `to` on; what was given back stays."""
         self._epoch += 1
         self._ready.clear()
-        self._again = deque(record for record in self._again if record.offset < to)
-        self._redo = [offset for offset in self._redo if offset < to]
-        self._delayed = [entry for entry in self._delayed if entry[1] < to]
-        heapify(self._delayed)
         self._group.cursor.rewind(to)
 
     def unload(self) -> None:
         """Keep no payloads: nobody is there to take them."""
-        for record in self._again:
-            insort(self._redo, record.offset)
-        self._again.clear()
+        self._unread_again()
         if self._ready:
             self.rewind(self._ready[0].offset)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._ready.clear()
+        self.withdraw(set(self._back))

@@ -169,9 +169,10 @@ class Group:
 
     def _bury_exhausted(self) -> None:
         limit = self.options.limit(self.topic)
-        for offset, attempts in self.cursor.tries.items():
-            if limit and attempts >= limit:
-                self.buried.setdefault(offset, "not confirmed")
+        spent = {o for o, attempts in self.cursor.tries.items() if limit and attempts >= limit}
+        self.backlog.withdraw(spent)
+        for offset in sorted(spent):
+            self.buried.setdefault(offset, "not confirmed")
 
     # -- delivery ---------------------------------------------------------------------------------------------
 
@@ -203,6 +204,7 @@ class Group:
             self.delivered += 1
             if attempt > 1:
                 self.redelivered += 1
+                self.backlog.delivered_again(offset)
             if not options.ack:
                 member.unconfirmed[offset] = None
             member.in_flight += 1
@@ -215,10 +217,10 @@ class Group:
         self.hub.touch(self)
 
     def has_placed(self, offset: int) -> bool:
-        """Whether reading (again) should pass this one by: done, in flight or buried."""
+        """Whether reading (again) should pass this one by: done, in flight, given back or buried."""
         if offset in self.cursor.done:
             return True
-        if offset in self.in_flight or offset in self.buried:
+        if offset in self.in_flight or offset in self.backlog or offset in self.buried:
             self.cursor.open[offset] = None
             return True
         return False
@@ -263,7 +265,7 @@ class Group:
         """Go on from another position; what is in flight is forgotten, and a confirmation of it will not count."""
         cursor = Cursor(floor, done)
         await self.ledger.save(self.options, cursor)
-        self.backlog.rewind(0)
+        self.backlog.clear()
         self.cursor = cursor
         self.in_flight.clear()
         self.buried.clear()
@@ -277,7 +279,7 @@ class Group:
         self.closed = True
         members, self.members = list(self.members.values()), {}
         self._waiting.clear()
-        self.backlog.rewind(0)
+        self.backlog.clear()
         self.ledger.fail(error)
         for member in members:
             member.closed = True

@@ -31,6 +31,7 @@ class Member:
         "in_flight",
         "on_closed",
         "queued",
+        "recalled",
         "unconfirmed",
         "wanted",
     )
@@ -41,22 +42,29 @@ class Member:
         self.id = id
         self.on_closed = on_closed
         self.wanted = 0  # credit that is left
+        self.recalled = 0  # credit that was taken back and not given again
         self.in_flight = 0
         self.queued = False
         self.closed = False
         self.unconfirmed: dict[int, None] = {}  # oldest first; used only where nobody acks
 
     def credit(self, records: int = 1) -> None:
-        """Give credit for so many more records; where nobody acks, it also confirms as many of the oldest ones held."""
+        """Give credit for so many more records; where nobody acks, it also confirms as many of the oldest ones held.
+
+        Credit that was recalled and is given again confirms nothing: it was no sign that anything was dealt with.
+        """
         if self.closed or records <= 0:
             return
+        again = min(records, self.recalled)
+        self.recalled -= again
         if not self.group.options.ack:
-            self.group.ack(self, list(islice(self.unconfirmed, records)), None)
+            self.group.ack(self, list(islice(self.unconfirmed, records - again)), None)
         self.wanted = min(self.wanted + records, MAX_IN_FLIGHT)
         self.group.enqueue(self)
 
     def recall(self) -> None:
         """Take the credit back that is not used yet; confirms nothing."""
+        self.recalled += self.wanted
         self.wanted = 0
 
     def ack(self, offsets: Iterable[int], done: Confirmed | None = None) -> int:
