@@ -9,11 +9,16 @@ cpdef Py_ssize_t relay(object session, bytes data) except -1
 
 cpdef hand_over(object session, object run, bytes part, Py_ssize_t count)
 
-@cython.locals(length=Py_ssize_t, end=Py_ssize_t)
+@cython.locals(end=Py_ssize_t)
 cpdef learn_call(object session, bytes data, Py_ssize_t pos, Py_ssize_t size)
 
-@cython.locals(length=Py_ssize_t, end=Py_ssize_t)
+@cython.locals(end=Py_ssize_t)
 cpdef learn_reply(object session, bytes data, Py_ssize_t pos, Py_ssize_t size)
+
+@cython.locals(length=Py_ssize_t)
+cpdef Py_ssize_t frame_end(object session, bytes data, Py_ssize_t pos, Py_ssize_t size) except -2
+
+cpdef Py_ssize_t inner_at(bytes data, Py_ssize_t pos, Py_ssize_t end) except -2
 
 cpdef scan_broadcast(bytes data, Py_ssize_t pos, Py_ssize_t end)
 

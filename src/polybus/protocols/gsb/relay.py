@@ -161,14 +161,8 @@ def hand_over(session: GsbSession, run: object, part: bytes, count: int) -> None
 
 def learn_call(session: GsbSession, data: bytes, pos: int, size: int) -> CallTemplate | None:
     """Scan a call and keep what was found; None if it is not canonical, not whole, or not for the fast way."""
-    length = int.from_bytes(data[pos : pos + 4]) + 4
-    end = pos + length
-    if end > size or length > session.max_frame:
-        return None
-    inner, at = varint_at(data, pos + 5, end)
-    if at + inner != end:
-        return None
-    caller_at, at = field_at(data, at, end, 0x0A)
+    end = frame_end(session, data, pos, size)
+    caller_at, at = field_at(data, inner_at(data, pos, end), end, 0x0A)
     address_at, address_end = field_at(data, at, end, 0x12)
     id_at, id_end = field_at(data, address_end, end, 0x1A)
     data_at, data_end = field_at(data, id_end, end, 0x22)
@@ -179,42 +173,43 @@ def learn_call(session: GsbSession, data: bytes, pos: int, size: int) -> CallTem
         return None
     session.call_cut = id_at - pos
     tail = data[id_end:data_at]
-    template = (length, id_end - pos, tail, data_at - pos, route, route.target.serving)
-    templates = session.call_templates
-    if len(templates) >= MAX_TEMPLATES:
-        templates.clear()
-    templates[data[pos:id_at]] = template
+    template = (end - pos, id_end - pos, tail, data_at - pos, route, route.target.serving)
+    if len(session.call_templates) >= MAX_TEMPLATES:
+        session.call_templates.clear()
+    session.call_templates[data[pos:id_at]] = template
     return template
 
 
 def learn_reply(session: GsbSession, data: bytes, pos: int, size: int) -> ReplyTemplate | None:
     """Scan a reply and keep what was found; None if it is not canonical, not whole, not OK or not the last one."""
-    length = int.from_bytes(data[pos : pos + 4]) + 4
-    end = pos + length
-    if end > size or length > session.max_frame:
-        return None
-    inner, at = varint_at(data, pos + 5, end)
-    if at + inner != end:
-        return None
-    id_at, id_end = field_at(data, at, end, 0x0A)
+    end = frame_end(session, data, pos, size)
+    id_at, id_end = field_at(data, inner_at(data, pos, end), end, 0x0A)
     data_at, data_end = field_at(data, id_end, end, 0x22)
     if data_end != end or id_at == id_end:
         return None
     session.reply_cut = id_at - pos
-    template = (length, id_end - pos, data[id_end:data_at], data_at - pos)
-    templates = session.reply_templates
-    if len(templates) >= MAX_TEMPLATES:
-        templates.clear()
-    templates[data[pos:id_at]] = template
+    template = (end - pos, id_end - pos, data[id_end:data_at], data_at - pos)
+    if len(session.reply_templates) >= MAX_TEMPLATES:
+        session.reply_templates.clear()
+    session.reply_templates[data[pos:id_at]] = template
     return template
+
+
+def frame_end(session: GsbSession, data: bytes, pos: int, size: int) -> int:
+    """Where the frame at `pos` ends; -1, where no field can end, if it is not whole or too long."""
+    length = int.from_bytes(data[pos : pos + 4]) + 4
+    return pos + length if pos + length <= size and length <= session.max_frame else -1
+
+
+def inner_at(data: bytes, pos: int, end: int) -> int:
+    """Where the inner message of a frame begins; beyond `end` if it does not fill the frame."""
+    inner, at = varint_at(data, pos + 5, end)
+    return at if at + inner == end else end + 1
 
 
 def scan_broadcast(data: bytes, pos: int, end: int) -> bytes | None:
     """The topic of a canonical broadcast with an ASCII caller, else None."""
-    inner, at = varint_at(data, pos + 5, end)
-    if at + inner != end:
-        return None
-    caller_at, at = field_at(data, at, end, 0x0A)
+    caller_at, at = field_at(data, inner_at(data, pos, end), end, 0x0A)
     if not data[caller_at:at].isascii():
         return None
     _data_at, at = field_at(data, at, end, 0x12)
