@@ -16,7 +16,7 @@ ARGS ?=
 
 setup: $(BUILT)
 
-$(INSTALLED): requirements/build.txt requirements/runtime.txt requirements/dev.txt
+$(INSTALLED): requirements/build.txt requirements/runtime.txt requirements/extras.txt requirements/dev.txt
 	@sh scripts/make_venv.sh $(PYTHON) $(VENV)
 	@touch $@
 
