@@ -118,7 +118,7 @@ class Peer:
             elif kind in ENDS and (ident or kind != wire.ERROR):
                 waiting = self.pending.pop(ident, None)
                 if waiting is not None:
-                    waiting.end(frame)
+                    self._end(waiting, frame)
                 elif kind == wire.ERROR:
                     self._owner.error_came(wire.parse(frame))
             else:
@@ -259,6 +259,13 @@ class Peer:
             raise self._error
         self._preface = None
         return data[len(wire.PREFACE) :]
+
+    def _end(self, waiting: Waiting, frame: bytes) -> None:
+        try:
+            waiting.end(frame)
+        except RemoteProtocolError as exc:
+            waiting.fail(exc)  # it waits in no table any more, so nothing else would end it
+            raise
 
     def _handle(self, frame: Frame) -> None:
         handler = HANDLERS.get(frame.kind)

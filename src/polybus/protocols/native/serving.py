@@ -49,8 +49,9 @@ class Serving:
         if handler is None:
             _answer(peer, frame, Status.NOT_FOUND, f"no such service: {frame.name}".encode())
             return
+        headers = wire.parse_headers(frame.meta)
         try:
-            outcome = handler(frame.name, frame.payload, wire.parse_headers(frame.meta))
+            outcome = handler(frame.name, frame.payload, headers)
         except Exception as exc:
             _answer(peer, frame, *_told(frame.name, exc))
             return
