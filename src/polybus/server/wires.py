@@ -145,7 +145,7 @@ def _t2(router: Router, config: Config, on_stop: Callable[[], None]) -> Wire:
     def serve(connection: Connection) -> Session:
         return T2Session(room, identity_of(connection), connection.peer)
 
-    return Wire("t2", t2_sniff, serve, room.pending.__len__)
+    return Wire("t2", t2_sniff, serve, room.in_flight)
 
 
 def _http(router: Router, topics: Topics | None, config: Config) -> Wire:

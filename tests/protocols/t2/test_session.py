@@ -262,7 +262,7 @@ def test_nobody_answers_within_thirty_seconds(bus):
     assert server.ack().error == BusError("InvalidRequestId")
     bus.pass_time(40)
     assert client.messages() == []
-    assert not bus.room.pending
+    assert not bus.room.in_flight()
 
 
 def test_requests_of_a_vanished_server_are_answered_at_once(bus):
@@ -273,7 +273,7 @@ def test_requests_of_a_vanished_server_are_answered_at_once(bus):
     client.received()
     server.hang_up()
     assert [m.status for m in client.messages()] == ["Timeout"] * 3
-    assert not bus.room.pending
+    assert not bus.room.in_flight()
 
 
 def test_a_vanished_requester_is_forgotten(bus):
@@ -292,7 +292,7 @@ def test_a_client_that_asks_itself_and_goes_leaves_nothing(bus):
     client.payload("Req", "echo", b"x" * 30)
     assert client.kinds() == ["Ack", "Req", "Ack"]
     client.hang_up()
-    assert not bus.room.pending
+    assert not bus.room.in_flight()
 
 
 def test_ids_that_are_pending_are_not_given_again(bus):
@@ -610,7 +610,7 @@ def test_a_call_from_another_wire_becomes_a_request(bus):
     call()
     server.hang_up()
     assert last() is Status.GONE
-    assert not bus.room.pending
+    assert not bus.room.in_flight()
 
 
 def test_a_draining_node_takes_no_new_requests(bus):

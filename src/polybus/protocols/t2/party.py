@@ -1,10 +1,13 @@
 """One client of the T2 Bus as the others see it: what they send to it.
 
-Invariants: each party gets one write per batch, in the order in which messages were numbered; nothing larger than a
-frame and no topic that the real client would stop at is ever sent to it.
+Invariants: every request that was passed on is in the table of its owner until its answer, its timeout, or the owner's
+end; each party gets one write per batch, in the order in which messages were numbered; nothing larger than a frame and
+no topic that the real client would stop at is ever sent to it.
 """
 
 from __future__ import annotations
+
+import itertools
 
 from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
 from polybus.errors import PolybusError
@@ -38,19 +41,22 @@ class Asked:
         self.size = 0
 
 
+Pending = tuple["T2Party | None", "bytes | Call", float]
+"""Who asked (None: the core), its own id of the request (or the core's call), until when."""
+
+
 class T2Party(Endpoint):
     """The endpoint half of a connection; the session half reads."""
 
     wire = WIRE
     __slots__ = (
         "acks",
-        "asked",
-        "asking",
         "number",
         "outbox",
         "queue",
         "room",
         "routes",
+        "serving",
         "stopped",
     )
 
@@ -62,8 +68,8 @@ class T2Party(Endpoint):
         self.queue: list[bytes] = []
         """Output of the present batch: Acks in one piece, all other messages in two."""
         self.acks = 0
-        self.asked = 0  # requests it has to answer
-        self.asking = 0  # requests it waits for
+        self.serving: dict[bytes, Pending] = {}
+        """Requests it has to answer, by the encoded id that it knows them by, in the order of their deadlines."""
         self.number = room.next_number()
         self.stopped = False
 
@@ -104,6 +110,22 @@ class T2Party(Endpoint):
         """The answer that says nobody answered."""
         self.enqueue(response_content(message_id, TIMEOUT, EMPTY, False))
 
+    # -- requests that nobody answers --
+
+    def time_out(self, key: bytes) -> None:
+        """End a request that this party was asked with the reply that means nobody answered."""
+        requester, asked, _deadline = self.serving.pop(key)
+        if isinstance(asked, Call):
+            self.room.router.fail(asked, Status.TIMED_OUT)
+        elif requester is not None and not requester.closed:
+            requester.send_timeout(asked)
+
+    def time_out_due(self, now: float) -> None:
+        """End the requests whose time is over."""
+        due = list(itertools.takewhile(lambda key: self.serving[key][2] <= now, self.serving))
+        for key in due:
+            self.time_out(key)
+
     # -- Endpoint --
 
     def deliver_call(self, call: Call) -> None:
@@ -114,19 +136,17 @@ class T2Party(Endpoint):
         if topic is None or len(content) > MAX_TAIL:
             room.router.fail(call, Status.TOO_LARGE, b"the payload is larger than a T2 frame")
             return
-        head = room.free_head(len(content))
+        head = frame_head(room.free_id(self), len(content))
         room.take_id()
         if not self.offer(head + content, call.caller):
             room.router.fail(call, Status.STALLED, b"the service does not take its requests")
         elif call.wants_reply:
             call.key = head[8:]
-            room.pending[call.key] = (None, call, self, room.clock() + room.request_timeout)
-            self.asked += 1
+            self.serving[call.key] = (None, call, room.clock() + room.options.request_timeout)
 
     def cancel_call(self, call: Call) -> None:
         # This wire cannot say "cancel"; without the entry the late answer gets InvalidRequestId.
-        if self.room.pending.pop(call.key, None) is not None:
-            self.asked -= 1
+        self.serving.pop(call.key, None)
 
     def deliver_reply(self, reply: Reply) -> None:
         """The answer to a request that another wire served; parts are joined, failures are the wire's Timeout."""

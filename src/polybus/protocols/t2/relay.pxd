@@ -2,7 +2,7 @@ import cython
 
 @cython.locals(
     size=Py_ssize_t, pos=Py_ssize_t, length=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t,
-    payload_at=Py_ssize_t, head=int, routes=dict,
+    payload_at=Py_ssize_t, head=int, envelope=cython.longlong, routes=dict,
 )
 cpdef Py_ssize_t relay(object session, bytes data) except -1
 
@@ -21,7 +21,10 @@ cpdef Py_ssize_t count_bytes(bytes data, Py_ssize_t at, Py_ssize_t end) except -
 @cython.locals(number=bytes)
 cpdef bytes frame_head(long long message_id, Py_ssize_t size)
 
-@cython.locals(number=cython.longlong, size=Py_ssize_t, head=bytes, content=bytes, queue=list, wide=bint)
+@cython.locals(size=Py_ssize_t)
+cpdef bytes ack_frame(long long number, bytes message_id, bytes rest)
+
+@cython.locals(number=cython.longlong, queue=list)
 cpdef send_ack(object session, bytes message_id, bytes rest)
 
 @cython.locals(
@@ -29,8 +32,11 @@ cpdef send_ack(object session, bytes message_id, bytes rest)
 )
 cpdef publish(object session, object route, bytes content, bytes message_id)
 
-@cython.locals(size=Py_ssize_t, head=bytes, key=bytes, queue=list)
+@cython.locals(size=Py_ssize_t, number=cython.longlong, head=bytes, key=bytes, queue=list, serving=dict)
 cpdef request(object session, object route, bytes content, bytes message_id)
 
-@cython.locals(key_end=Py_ssize_t, payload_at=Py_ssize_t, size=Py_ssize_t, key=bytes, head=bytes, queue=list, entry=tuple)
+@cython.locals(
+    key_end=Py_ssize_t, payload_at=Py_ssize_t, size=Py_ssize_t, number=cython.longlong, key=bytes, queue=list,
+    entry=tuple,
+)
 cpdef bint respond(object session, bytes data, Py_ssize_t id_at, Py_ssize_t at, Py_ssize_t end) except -1

@@ -41,6 +41,8 @@ COUNTS = [b"cerr\xf6nnum_recipients" + bytes((n,)) for n in range(24)]
 
 # Length, ENVELOPE as a number, the head of a four-byte integer, the id: how nearly every frame of a busy bus begins.
 pack_head = struct.Struct(">IIBI").pack
+pack_ack = struct.Struct(f">IIBI{len(ACK)}s").pack
+unpack_head = struct.Struct(">II").unpack_from
 ENVELOPE_NUMBER = 0xA2626964
 
 
@@ -73,14 +75,12 @@ def relay(session: T2Session, data: bytes) -> int:
     size = len(data)
     pos = 0
     routes = session.routes
-    while size - pos >= 4:
-        length = data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3]
-        if length > MAX_BODY:
-            raise RemoteProtocolError(f"a frame of {length} bytes is over the limit of {MAX_BODY}")
-        end = pos + 4 + length
-        if end > size:
+    while size - pos >= 8:
+        length, envelope = unpack_head(data, pos)
+        end: int = pos + 4 + length
+        if length > MAX_BODY or end > size:
             break
-        if length >= SHORTEST and data.startswith(ENVELOPE, pos + 4):
+        if envelope == ENVELOPE_NUMBER and length >= SHORTEST:
             at = after_id(data, pos + 8)
             if at:
                 if data[at + 11] == 0x73:  # the s of Rsp
@@ -104,7 +104,15 @@ def relay(session: T2Session, data: bytes) -> int:
         session.take(data[pos + 4 : end])
         pos = end
         if session.stopped:
-            break
+            return pos
+    if size - pos >= 4:
+        length = int.from_bytes(data[pos : pos + 4], "big")
+        if length > MAX_BODY:
+            raise RemoteProtocolError(f"a frame of {length} bytes is over the limit of {MAX_BODY}")
+        if length < 4 and pos + 4 + length <= size:
+            session.take(
+                data[pos + 4 : pos + 4 + length]
+            )  # too short for any message: refused there
     return pos
 
 
@@ -203,19 +211,23 @@ def frame_head(message_id: int, size: int) -> bytes:
     return (size + 4 + len(number)).to_bytes(4, "big") + ENVELOPE + number
 
 
+def ack_frame(number: int, message_id: bytes, rest: bytes) -> bytes:
+    """An Ack; `rest` is what follows the id of the message, see `NO_COUNT` and `COUNTS`."""
+    size = len(ACK) + len(message_id) + len(rest)
+    if number > 0xFFFF:
+        return pack_ack(size + 9, ENVELOPE_NUMBER, 26, number, ACK) + message_id + rest
+    return frame_head(number, size) + ACK + message_id + rest
+
+
 def send_ack(session: T2Session, message_id: bytes, rest: bytes) -> None:
     """Queue an Ack: it follows whatever the message caused (protocol page §3)."""
     room = session.room
     number = room.next_id
     room.next_id = number + 1 & 0xFFFFFFFF
-    content = ACK + message_id + rest
-    size = len(content)
-    wide = number > 0xFFFF
-    head = pack_head(size + 9, ENVELOPE_NUMBER, 26, number) if wide else frame_head(number, size)
     queue = session.queue
     if not queue:
         room.waiting.append(session)
-    queue.append(head + content)
+    queue.append(ack_frame(number, message_id, rest))
     session.acks += 1
 
 
@@ -259,15 +271,16 @@ def request(session: T2Session, route: Route, content: bytes, message_id: bytes)
     if size > MAX_TAIL or owner is None:
         session.request_oversized(content, message_id)
         return
-    head = frame_head(room.next_id, size)
+    number = room.next_id
+    head = frame_head(number, size)
     key = head[8:]
-    if key in room.pending:  # the counter has gone round
-        head = room.free_head(size)
+    serving = owner.serving
+    if key in serving:  # the counter has gone round
+        number = room.free_id(owner)
+        head = frame_head(number, size)
         key = head[8:]
-    room.next_id = room.next_id + 1 & 0xFFFFFFFF
-    room.pending[key] = (session, message_id, owner, room.clock() + room.request_timeout)
-    session.asking += 1
-    owner.asked += 1
+    room.next_id = number + 1 & 0xFFFFFFFF
+    serving[key] = (session, message_id, room.deadline)
     if route.traffic is not None:
         route.traffic.calls += 1
     if owner.outbox.congested:
@@ -295,29 +308,25 @@ def respond(session: T2Session, data: bytes, id_at: int, at: int, end: int) -> b
         payload_at = key_end + 29
     else:
         return False
-    if not is_payload(data, payload_at, end):
-        return False
-    room = session.room
     key = data[at + 21 : key_end]
-    entry = room.pending.get(key)
-    if entry is None or entry[2] is not session:
+    entry = session.serving.get(key)
+    if entry is None or not is_payload(data, payload_at, end):
         return False
     requester = entry[0]
     asked = entry[1]
-    if requester is None or not isinstance(asked, bytes):
-        return False  # a call of another wire
+    if requester is None or requester.closed or not isinstance(asked, bytes):
+        return False  # a call of another wire, or nobody waits any more
     size = 21 + len(asked) + end - key_end
     if size > MAX_TAIL:
         return False
-    del room.pending[key]
-    requester.asking -= 1
-    session.asked -= 1
-    head = frame_head(room.next_id, size)
-    room.next_id = room.next_id + 1 & 0xFFFFFFFF
+    del session.serving[key]
+    room = session.room
+    number = room.next_id
+    room.next_id = number + 1 & 0xFFFFFFFF
     queue = requester.queue
     if not queue:
         room.waiting.append(requester)
-    queue.append(head + RSP + asked)
+    queue.append(frame_head(number, size) + RSP + asked)
     queue.append(data[key_end:end])
     send_ack(session, data[id_at:at], NO_COUNT)
     return True

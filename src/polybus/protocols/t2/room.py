@@ -1,7 +1,6 @@
 """What all connections of the T2 Bus on one node share.
 
-Invariants: one counter numbers every message to any client (protocol page §3); every request that was passed on is in
-`pending` until its answer, its timeout, or the end of either side.
+Invariant: one counter numbers every message to any client (protocol page §3).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Final, Literal
 from polybus.core.endpoint import Identity
 from polybus.core.router import Router
 from polybus.model.ids import counter
-from polybus.model.message import Call, Status
 from polybus.protocols.t2.relay import Route, frame_head
 from polybus.protocols.t2.topics import MATCHING
 
@@ -23,9 +21,6 @@ if TYPE_CHECKING:
 
 WIRE: Final = "t2"
 MAX_ROUTES: Final = 4096  # cached topics per identity
-
-Pending = tuple["T2Party | None", "bytes | Call", "T2Party", float]
-"""Who asked (None: the core), its own id of the request (or the core's call), who was asked, until when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +49,17 @@ class T2Room:
         """
         self.router = router
         self.options = options or T2Options()
-        self.request_timeout = self.options.request_timeout
         self.clock = router.clock.monotonic
+        self.deadline = 0.0  # of requests that come in the present batch
         self.on_stop = on_stop
         self.stopping = False
         self.parties: set[T2Party] = set()
         self.next_number = counter()  # of connections, from 1
         self.next_id = 0  # of messages, from 0
-        self.pending: dict[bytes, Pending] = {}
-        """By the encoded id of the request as the owner sees it; in the order of their deadlines."""
         self.waiting: list[T2Party] = []
         """Parties with queued output; written out at the end of the batch, one write each."""
         self._routes: dict[Identity, dict[bytes, Route]] = {}
         self._epochs = self._present_epochs()
-        self._ticked = 0.0
         router.add_wire(WIRE, MATCHING[self.options.matching])
 
     # -- routes --
@@ -75,6 +67,11 @@ class T2Room:
     def routes_of(self, identity: Identity) -> dict[bytes, Route]:
         """The cached routes of all connections of one identity, as the policy may tell identities apart."""
         return self._routes.setdefault(identity, {})
+
+    def begin_batch(self) -> None:
+        """Some input has come: look at the clock once for all of it."""
+        self.deadline = self.clock() + self.options.request_timeout
+        self.refresh()
 
     def refresh(self) -> None:
         """Drop the routes that were found under an older epoch."""
@@ -101,13 +98,11 @@ class T2Room:
         self.next_id = number + 1 & 0xFFFFFFFF
         return number
 
-    def free_head(self, size: int) -> bytes:
-        """The head of a request whose id is not pending; the counter stands at it."""
-        while True:
-            head = frame_head(self.next_id, size)
-            if head[8:] not in self.pending:
-                return head
+    def free_id(self, owner: T2Party) -> int:
+        """An id that no request to this owner has; the counter stands at it."""
+        while frame_head(self.next_id, 0)[8:] in owner.serving:
             self.take_id()
+        return self.next_id
 
     def flush(self) -> None:
         """Write what the present batch has queued, each party once."""
@@ -117,44 +112,9 @@ class T2Room:
             for party in waiting:
                 party.write_queue()
 
-    # -- requests --
-
-    def tick(self, now: float) -> None:
-        """Answer requests whose time is over; cheap to call once per session and second."""
-        if now == self._ticked:
-            return
-        self._ticked = now
-        due = []
-        for key, entry in self.pending.items():
-            if entry[3] > now:
-                break
-            due.append(key)
-        for key in due:
-            self.time_out(key)
-
-    def time_out(self, key: bytes) -> None:
-        """End a pending request with the reply that means nobody answered."""
-        requester, asked, owner, _deadline = self.pending.pop(key)
-        owner.asked -= 1
-        if isinstance(asked, Call):
-            self.router.fail(asked, Status.TIMED_OUT)
-        elif requester is not None:
-            requester.asking -= 1
-            requester.send_timeout(asked)
-
-    def forget(self, party: T2Party) -> None:
-        """A party has gone: what it was asked is answered with Timeout, what it asked is dropped."""
-        if not party.asked and not party.asking:
-            return
-        asked = [key for key, entry in self.pending.items() if entry[2] is party]
-        asking = [key for key, entry in self.pending.items() if entry[0] is party]
-        for key in asking:
-            _requester, _id, owner, _deadline = self.pending.pop(key)
-            owner.asked -= 1
-        party.asking = 0
-        for key in asked:
-            if key in self.pending:
-                self.time_out(key)
+    def in_flight(self) -> int:
+        """Requests that wait for an answer."""
+        return sum(len(party.serving) for party in self.parties)
 
     # -- the end --
 

@@ -78,7 +78,7 @@ class T2Session(T2Party):
         if whole is None:
             return
         room = self.room
-        room.refresh()
+        room.begin_batch()
         try:
             pos = relay(self, whole)
             if pos:
@@ -96,7 +96,8 @@ class T2Session(T2Party):
         room = self.room
         room.parties.discard(self)
         room.router.detach(self)
-        room.forget(self)
+        for key in tuple(self.serving):
+            self.time_out(key)
         room.flush()
 
     def tick(self, now: float) -> None:
@@ -107,7 +108,8 @@ class T2Session(T2Party):
             self._last_seen = now
         elif now - self._last_seen >= room.options.idle_timeout:
             self.close("silent for too long")
-        room.tick(now)
+        if self.serving:
+            self.time_out_due(now)
         room.flush()
 
     # -- messages, the full way --
@@ -298,7 +300,7 @@ class T2Session(T2Party):
         else:
             # The Ack first: a service in this process may answer within the call.
             self._acknowledge(number)
-            deadline = self.room.clock() + self.room.request_timeout
+            deadline = self.room.clock() + self.room.options.request_timeout
             content = _content(message)
             router.call(
                 Call(
@@ -315,26 +317,21 @@ class T2Session(T2Party):
             )
 
     def _respond(self, message: Message) -> BusError | None:
-        room = self.room
         key = encode_uint(message.req_id)
-        entry = room.pending.get(key)
-        if entry is None or entry[2] is not self:
-            return _BAD_REQUEST
-        requester, asked, _owner, _deadline = entry
+        requester, asked, _deadline = self.serving.get(key, (None, b"", 0.0))
         if isinstance(asked, Call):
-            del room.pending[key]
-            self.asked -= 1
+            del self.serving[key]
             self._answer_call(asked, message)
             return None
+        if requester is None or requester.closed:
+            self.serving.pop(key, None)
+            return _BAD_REQUEST
         content = response_content(asked, message.status, message.data, message.compressed)
         if len(content) > MAX_TAIL:
-            room.time_out(key)
+            self.time_out(key)
             return BusError("DeliveryFailed", (self.number, _TOO_LARGE))
-        del room.pending[key]
-        self.asked -= 1
-        if requester is not None:
-            requester.asking -= 1
-            requester.enqueue(content)
+        del self.serving[key]
+        requester.enqueue(content)
         return None
 
     def _answer_call(self, call: Call, message: Message) -> None:
