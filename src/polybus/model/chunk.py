@@ -33,10 +33,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polybus.errors import CorruptRecord
 from polybus.model.message import NO_HEADERS
-from polybus.model.record import NewRecord, Record
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from polybus.model.record import NewRecord, Record
 
 MAGIC: Final = b"PBCK"
 VERSION: Final = 1
@@ -376,6 +377,9 @@ class ChunkView:
 
     def records(self, start: int = 0, stop: int | None = None) -> list[Record]:
         """Records `start` to `stop`, counted from the chunk's first."""
+        # Executors that only need Arrow have no use for the record class and what it imports.
+        from polybus.model.record import Record
+
         stop = self.header.count if stop is None else min(stop, self.header.count)
         first = self.header.base + start
         times = self.times[start:stop].tolist()
@@ -455,7 +459,7 @@ class ChunkView:
         if any(a > b for a, b in pairwise(times)):
             return "the times fall"
         try:
-            if len(self.payload_view()) != h.payload_plain:
+            if h.flags & ZLIB and len(self._plain()[0]) != h.payload_plain:
                 return "the payload's length does not fit the header"
             self.headers(0, h.count)
             for texts in (self.tags(0, h.count), self.ids(0, h.count)):

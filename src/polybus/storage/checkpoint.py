@@ -195,21 +195,32 @@ def _group_row(group: GroupState) -> bytes:
 class Checkpoint:
     """The LMDB environment; only one thread at a time uses it."""
 
-    def __init__(self, folder: Path, *, readonly: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, readonly: bool = False, beside_writer: bool = False
+    ) -> None:
         self._folder = folder
         self._env: Any = None
         self._readonly = readonly
+        # LMDB's lock file is what keeps a reader's pages from a writer; alone on a folder it is not wanted.
+        self._locked = not readonly or beside_writer
 
     def open(self) -> None:
-        """Open or create it."""
+        """Open it, or create it in an empty folder.
+
+        Raises:
+            CorruptRecord: it is not there, or is no LMDB file.
+        """
         if self._env is None:
-            self._env = lmdb.open(
-                str(self._folder),
-                map_size=START_MAP_BYTES,
-                readonly=self._readonly,
-                create=not self._readonly,
-                lock=not self._readonly,
-            )
+            try:
+                self._env = lmdb.open(
+                    str(self._folder),
+                    map_size=START_MAP_BYTES,
+                    readonly=self._readonly,
+                    create=not self._readonly,
+                    lock=self._locked,
+                )
+            except lmdb.Error as exc:
+                raise CorruptRecord("checkpoint", 0, str(exc)) from exc
             # A file that has grown past the size asked for is mapped whole.
             size = self._env.info()["last_pgno"] * self._env.stat()["psize"] * 2
             if size > START_MAP_BYTES and not self._readonly:
@@ -262,7 +273,9 @@ class Checkpoint:
         state = State(folder)
         with self._env.begin() as txn:
             packed = txn.get(b"m")
-            meta = Meta() if packed is None else self._decode(packed, Meta, b"m")
+            if packed is None:
+                raise CorruptRecord("checkpoint", 0, "it is empty")
+            meta = self._decode(packed, Meta, b"m")
             if meta.format > FORMAT:
                 raise FormatTooNew(f"the data folder has format {meta.format}, this is {FORMAT}")
             for key, row in self._rows(txn, b"t", TopicRow):

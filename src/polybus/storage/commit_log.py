@@ -222,15 +222,20 @@ class CommitLog:
         return rest
 
     def _rotate(self) -> None:
-        """Begin a new file, a trimmed one if there is any."""
+        """Begin a new file, a trimmed one if there is any; when that fails, the old one stays in use."""
+        if self._file is not None and self._unsynced:
+            self._file.sync()
+            self._synced = self._last
+            self._unsynced = False
+        opened, salt = self._new_file(self._number)
         if self._file is not None:
-            if self._unsynced:
-                self._file.sync()
-                self._synced = self._last
-                self._unsynced = False
             self._file.close()
-            self._file = None
-        number = self._number
+        with self._mutex:
+            self._kept.append(LogFile(opened.path, self._number, self._last))
+        self._file, self._salt, self._position = opened, salt, FILE_HEADER_BYTES
+        self._number += 1
+
+    def _new_file(self, number: int) -> tuple[OpenFile, bytes]:
         path = self._folder / log_name(number)
         spare = self._spares.pop() if self._spares else None
         if spare is not None:
@@ -248,10 +253,7 @@ class CommitLog:
             opened.close()
             self._files.unlink(path)
             raise
-        with self._mutex:
-            self._kept.append(LogFile(path, number, self._last))
-        self._file, self._salt, self._position = opened, salt, FILE_HEADER_BYTES
-        self._number = number + 1
+        return opened, salt
 
     def _fail(self, batches: list[Prepared], error: StorageError) -> None:
         self._epoch = 1 + max(batch.epoch for batch in batches)

@@ -11,9 +11,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from polybus.core.engine import (
     Done,
@@ -30,21 +30,24 @@ from polybus.model.message import Call, Publication
 from polybus.model.name import check_name
 from polybus.model.record import NewRecord, Record
 from polybus.storage import staging
-from polybus.storage.checkpoint import Checkpoint
+from polybus.storage.backup import Backup, back_up
+from polybus.storage.checkpoint import Changes, Checkpoint, Meta
 from polybus.storage.commit_log import CommitLog, Prepared
 from polybus.storage.entry import Declared, Forgotten, Published, Removed, Saved, Staged, Trimmed
-from polybus.storage.files import DiskFiles, Files, FolderLock, storage_error
+from polybus.storage.files import DiskFiles, Files, FolderHold, FolderLock, storage_error
 from polybus.storage.frame import FRAME_HEADER_BYTES
 from polybus.storage.intake import Intake, Limits, draining
 from polybus.storage.mover import Mover
 from polybus.storage.reader import ChunkCache, Reader
 from polybus.storage.recovery import Progress, Recovered, check_version, recover, write_version
+from polybus.storage.retention import retained_first
 from polybus.storage.state import State
 from polybus.storage.topic_log import StagedPart
 
 log = logging.getLogger("polybus.storage")
 _T = TypeVar("_T")
-MiB = 1 << 20
+MiB: Final = 1 << 20
+FAR_BEHIND: Final = 2  # times the log's size at which producers wait for the mover
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,16 @@ class StorageOptions:
     append: int = 32 * MiB
     cache: int = 32 * MiB
     upkeep_s: float = 30.0  # how often retention and expiry are looked at; also how soon a failed round is tried again
+
+
+def published_tickets(state: State) -> set[str]:
+    """The staged files that topics still need."""
+    return {
+        item.path.name
+        for topic in state.topics.values()
+        for item in topic.items
+        if isinstance(item, StagedPart)
+    }
 
 
 class EmbeddedEngine:
@@ -133,20 +146,30 @@ class EmbeddedEngine:
         files, folder = self._files, self._folder
         folder.mkdir(parents=True, exist_ok=True)
         self._lock.acquire()
-        used = check_version(files, folder)
-        if not used and any(
-            name.endswith((".log", ".seg")) for name in files.names(folder / "log")
-        ):
-            raise StorageError(f"{folder} holds a log but no version: it is not a data folder")
-        (folder / "checkpoint").mkdir(exist_ok=True)
+        if not check_version(files, folder):
+            self._create()
         self._checkpoint.open()
         found = recover(files, folder, self._checkpoint, self._progress)
+        with FolderHold(folder).exclusive() as free:
+            if free:
+                self._tidy(found.state)
+            else:
+                # A backup reads the folder: leave its files alone, also those the log would use again.
+                found.tail = replace(found.tail, spares=())
+        return found
+
+    def _create(self) -> None:
+        """Make an empty data folder; the version comes last, so that a crash leaves none or a whole one."""
+        files, folder = self._files, self._folder
+        if any(name.endswith(".log") for name in files.names(folder / "log")):
+            raise StorageError(f"{folder} holds a log but no version: it is not a data folder")
         for name in ("log", "topics", "staged"):
             files.make_folder(folder / name)
-        if not used:
-            write_version(files, folder)
-        self._tidy(found.state)
-        return found
+        (folder / "checkpoint").mkdir(exist_ok=True)
+        self._checkpoint.open()
+        self._checkpoint.save(Changes(Meta()))
+        files.sync_folder(folder / "checkpoint")
+        write_version(files, folder)
 
     def _tidy(self, state: State) -> None:
         """Remove what a crash left behind and nothing refers to."""
@@ -161,19 +184,18 @@ class EmbeddedEngine:
             for file in self._files.names(topic.folder):
                 if file not in segments:
                     self._files.unlink(topic.folder / file)
-        self._expire_staged(state)
+        self._expire_staged(published_tickets(state))
 
-    def _expire_staged(self, state: State) -> None:
-        folder = state.staged_folder
-        published = {
-            item.path.name
-            for topic in state.topics.values()
-            for item in topic.items
-            if isinstance(item, StagedPart)
-        }
+    def _expire_staged(self, published: set[str]) -> None:
+        folder = self._folder / "staged"
         names = [name for name in self._files.names(folder) if name not in published]
         for name in staging.expired_tickets(names, self._clock.wall_ms()):
             self._files.unlink(folder / name)
+
+    def _expire_if_free(self, published: set[str]) -> None:
+        with FolderHold(self._folder).exclusive() as free:
+            if free:
+                self._expire_staged(published)
 
     async def stop(self) -> None:
         if not self._running:
@@ -203,6 +225,8 @@ class EmbeddedEngine:
         self._intake.reported(batches, error)  # type: ignore[arg-type]
         if self._intake.taken_bytes - self._moved_at >= self._options.move_after:
             self._wanted.set()
+            if self._commit_log.size > self._options.log_total * FAR_BEHIND:
+                self._intake.pause()
 
     async def _move_when_wanted(self) -> None:
         while self._running:
@@ -210,10 +234,35 @@ class EmbeddedEngine:
             self._wanted.clear()
             self._moved_at = self._intake.taken_bytes
             try:
+                await self.retain()
                 everything = self._commit_log.size > self._options.log_total
                 await self._mover.round(everything=everything)
+                self._intake.resume()
             except (StorageError, OSError) as exc:
                 log.warning("moving into segments failed, will be tried again: %s", exc)
+                await self._refuse_held(exc)
+
+    async def _refuse_held(self, exc: StorageError | OSError) -> None:
+        """Producers that wait for the mover learn that it cannot get on."""
+        error = exc if isinstance(exc, StorageError) else storage_error(exc, "moving into segments")
+        try:
+            await self._intake.barrier(lambda _: self._intake.refuse_held(error))
+        except StorageError:
+            log.warning("the commit log cannot be written either")
+
+    async def retain(self) -> None:
+        """Drop what the topics' options let go, and staged chunks that nobody published."""
+        now_ms = self._clock.wall_ms()
+        due = [
+            (topic.id, Trimmed(first))
+            for topic in self._state.topics.values()
+            if not topic.removed and (first := retained_first(topic, now_ms)) > topic.first
+        ]
+        await asyncio.gather(*(self._intake.change(id_, change) for id_, change in due))
+        async with self._changing:
+            # Under the lock, so that nothing is published while it expires.
+            published = published_tickets(self._state)
+            await self._in_pool(lambda: self._expire_if_free(published))
 
     def _look_after(self) -> None:
         self._wanted.set()
@@ -222,6 +271,12 @@ class EmbeddedEngine:
     async def move_all(self) -> None:
         """Bring everything into segments and save a checkpoint now."""
         await self._mover.round(everything=True)
+
+    async def back_up(self, target: Path, progress: Progress | None = None) -> Backup:
+        """Copy everything that is durable now to a new folder, while work goes on."""
+        return await self._in_pool(
+            lambda: back_up(self._folder, target, progress, self._checkpoint.copy)
+        )
 
     # -- topics -----------------------------------------------------------------------------------------------
 
@@ -357,4 +412,4 @@ class EmbeddedEngine:
         try:
             return await self._loop.run_in_executor(self._pool, work)
         except OSError as exc:
-            raise storage_error(exc, "staging") from exc
+            raise storage_error(exc, "working on the data folder") from exc

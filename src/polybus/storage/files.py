@@ -10,7 +10,8 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -210,3 +211,38 @@ class FolderLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class FolderHold:
+    """Lets a backup, in another process, keep the node from removing files it is about to copy."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "hold"
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Hold everything that is there now; waits while files are being removed."""
+        fd = self._open()
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[bool]:
+        """Whether files may be removed now."""
+        fd = self._open()
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            os.close(fd)
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)

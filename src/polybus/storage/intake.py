@@ -104,6 +104,9 @@ class Intake:
         self._scheduled = False
         self._now = 0
         self._outstanding: dict[int, Batch] = {}
+        self._paused = False
+        self._held: list[Batch] = []  # closed while paused
+        self._aside = Batch(sync=True)  # changes taken while paused: they do not wait
         self._queued_bytes = 0
         self.taken_bytes = 0  # of all batches so far, for whoever decides when to move
         self.refusal: PolybusError | None = None  # why nothing more is taken
@@ -181,17 +184,18 @@ class Intake:
         log = self._state.log(move.topic)
         if move.group not in log.groups:
             raise NoSuchGroup(move.topic, move.group)
-        change = _moved(move)
-        self._put_change(self._open, log, change)
-        self._open.loose.append((log.id, change))
-        self._taken(self._open)
+        batch, change = self._for_changes(), _moved(move)
+        self._put_change(batch, log, change)
+        batch.loose.append((log.id, change))
+        self._taken(batch)
 
     async def change(self, topic: int, change: Change) -> None:
         """Commit one small change and wait until it is applied."""
         self._check_open()
-        self._open.parts.append(encode_change(topic, change))
-        self._open.changes.append((topic, change))
-        await self._settled(self._open)
+        batch = self._for_changes()
+        batch.parts.append(encode_change(topic, change))
+        batch.changes.append((topic, change))
+        await self._settled(batch)
 
     async def publish(self, log: TopicLog, change: Published) -> None:
         """Commit the publication of staged chunks and wait until it is visible."""
@@ -207,9 +211,29 @@ class Intake:
 
     async def barrier(self, callback: Callable[[int], None]) -> None:
         """Call `callback` on the event loop at a moment when everything applied is durable, with the last sequence."""
-        batch = self._open
+        batch = self._for_changes()
         batch.then.append(lambda error: None if error else callback(batch.sequence))
         await self._settled(batch)
+
+    def pause(self) -> None:
+        """Hold records back until `resume`: the mover is too far behind. Changes still go through."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Hand over what was held back."""
+        self._paused = False
+        self.flush()
+        held, self._held = self._held, []
+        for batch in held:
+            self._hand_over(batch)
+
+    def refuse_held(self, error: StorageError) -> None:
+        """Fail what is held back; nothing else may be on its way with records."""
+        if self._held or self._open.used or self._open_os.used:
+            self._take_back(error)
+
+    def _for_changes(self) -> Batch:
+        return self._aside if self._paused else self._open
 
     def hold(self, log: TopicLog) -> None:
         """Let the topic's next records not overtake those that are on their way with a synced batch."""
@@ -359,23 +383,33 @@ class Intake:
         """Close the open batches and hand them to the commit log."""
         self._scheduled = False
         self._now = 0
+        if self._aside.used:
+            batch, self._aside = self._aside, Batch(sync=True)
+            self._put_kept(batch)
+            self._close(batch, aside=True)
         if self._open_os.used:
             batch, self._open_os = self._open_os, Batch(sync=False)
             self._close(batch)
         if self._open.used:
-            self._put_kept()
             batch, self._open = self._open, Batch(sync=True)
+            self._put_kept(batch)
             self._close(batch)
 
-    def _close(self, batch: Batch) -> None:
-        batch.sequence = self.sequence
-        batch.epoch = self._epoch
-        self.sequence += 1
+    def _close(self, batch: Batch, *, aside: bool = False) -> None:
         batch.body = body = b"".join(batch.parts)
         batch.crc = zlib.crc32(body)
         batch.parts = []
         batch.size = len(body)
         self._queued_bytes += batch.size
+        if self._paused and not aside:
+            self._held.append(batch)
+        else:
+            self._hand_over(batch)
+
+    def _hand_over(self, batch: Batch) -> None:
+        batch.sequence = self.sequence
+        batch.epoch = self._epoch
+        self.sequence += 1
         self.taken_bytes += batch.size
         self._outstanding[batch.sequence] = batch
         self._submit(batch)
@@ -415,15 +449,17 @@ class Intake:
     def _take_back(self, error: StorageError) -> None:
         """A batch failed: so does all that was built on it."""
         self._epoch += 1
-        opened = [self._open_os, self._open]
-        self._open, self._open_os = Batch(sync=True), Batch(sync=False)
-        for batch in [*self._outstanding.values(), *opened]:
+        lost = [*self._held, self._aside, self._open_os, self._open]
+        self._queued_bytes -= sum(batch.size for batch in self._held)
+        self._held = []
+        self._aside, self._open, self._open_os = Batch(sync=True), Batch(sync=True), Batch(False)
+        for batch in [*self._outstanding.values(), *lost]:
             for log in batch.ends:
                 if log.next > log.end:
                     log.take_back()
             for topic, change in batch.loose:
                 self._keep_move(topic, change)
-        for batch in opened:
+        for batch in lost:
             self._tell(batch, error)
         if self._kept:
             # Acknowledgements go on while producers are refused: they are tried again, with whatever comes first.
@@ -437,16 +473,16 @@ class Intake:
             change = Moved(change.name, max(old.floor, change.floor), done, attempts)
         self._kept[topic, change.name] = change
 
-    def _put_kept(self) -> None:
+    def _put_kept(self, batch: Batch) -> None:
         kept, self._kept = self._kept, {}
         for (topic, _), change in kept.items():
             log = self._state.by_id.get(topic)
             if log is not None:
-                self._put_change(self._open, log, change)
-                self._open.loose.append((topic, change))
+                self._put_change(batch, log, change)
+                batch.loose.append((topic, change))
 
     def _retry_moves(self) -> None:
-        self._put_kept()
+        self._put_kept(self._for_changes())
         self.flush()
 
 

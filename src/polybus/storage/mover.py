@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from polybus.model.chunk import (
-    MAX_BYTES,
-    MAX_RECORDS,
-    ChunkView,
-    encode_chunk,
-    parse_chunk,
-)
+from polybus.errors import CorruptRecord
+from polybus.model.chunk import ChunkView
 from polybus.model.clock import Clock
-from polybus.model.record import NewRecord, Record
 from polybus.storage.checkpoint import (
     Changes,
     Checkpoint,
@@ -33,9 +28,12 @@ from polybus.storage.checkpoint import (
     segment_row,
 )
 from polybus.storage.commit_log import CommitLog
-from polybus.storage.files import Files, OpenFile
+from polybus.storage.files import Files, FolderHold, OpenFile
 from polybus.storage.intake import Intake
-from polybus.storage.reader import ChunkCache, read_part
+from polybus.storage.merger import is_ragged, merge_segment
+from polybus.storage.packing import pack_items
+from polybus.storage.reader import ChunkCache
+from polybus.storage.retention import is_aged, segment_limit
 from polybus.storage.segment import (
     SEGMENT_HEADER_BYTES,
     ChunkIndex,
@@ -48,8 +46,7 @@ from polybus.storage.topic_log import Item, StagedPart, TopicLog
 
 log = logging.getLogger("polybus.storage")
 OPEN_AT_ONCE: Final = 64  # files between two syncs, well below any limit on descriptors
-LARGE_RECORDS: Final = 1024  # a chunk of this many records or bytes is copied as it is
-LARGE_BYTES: Final = 256 << 10
+MERGES: Final = 8  # segments rewritten per round, so that a round stays short
 SMALL_TAIL: Final = (
     256 << 10
 )  # a topic with less waits for a forced round, so that chunks get large
@@ -74,69 +71,17 @@ class Job:
     end: int
     active: Segment | None
     position: int
+    limit: int
     written: list[Written] = field(default_factory=list)
 
 
-def pack_items(
-    files: Files, base: int, items: Sequence[Item], compression: str
-) -> Iterator[ChunkView]:
-    """Chunks of good size out of the tail's items."""
-    records: list[NewRecord | Record] = []
-    times: list[int] = []
-    size = 0
-    for item in items:
-        if isinstance(item, tuple):
-            times.append(item[0])
-            records.append(item[1])
-            size += len(item[1].payload)
-        else:
-            view = read_part(files, item) if isinstance(item, StagedPart) else item
-            if is_large(view):
-                if records:
-                    yield _pack(base, records, times, compression)
-                    base += len(records)
-                    records, times, size = [], [], 0
-                yield _compressed(view, compression)
-                base += view.header.count
-                continue
-            more = view.records()
-            records += more
-            times += [record.time_ms for record in more]
-            size += view.header.length
-        if len(records) >= MAX_RECORDS or size >= MAX_BYTES:
-            yield _pack(base, records[:MAX_RECORDS], times[:MAX_RECORDS], compression)
-            base += min(len(records), MAX_RECORDS)
-            records, times = records[MAX_RECORDS:], times[MAX_RECORDS:]
-            size = sum(len(record.payload) for record in records)
-    if records:
-        yield _pack(base, records, times, compression)
-
-
-def is_large(view: ChunkView) -> bool:
-    """Whether merging a chunk with its neighbours would gain nothing."""
-    return view.header.count >= LARGE_RECORDS or view.header.length >= LARGE_BYTES
-
-
-def _pack(
-    base: int, records: Sequence[NewRecord | Record], times: Sequence[int], compression: str
-) -> ChunkView:
-    return parse_chunk(encode_chunk(base, records, times, compression=compression), verify=False)
-
-
-def _compressed(view: ChunkView, compression: str) -> ChunkView:
-    if compression == "none":
-        return view
-    records = view.records()
-    return _pack(view.header.base, records, [r.time_ms for r in records], compression)
-
-
-def write_jobs(files: Files, folder: Path, jobs: Sequence[Job], segment_bytes: int) -> None:
+def write_jobs(files: Files, folder: Path, jobs: Sequence[Job]) -> None:
     """Write and sync what the jobs hold; runs in the mover's thread."""
     opened: list[OpenFile] = []
     folders: list[Path] = []
     try:
         for job in jobs:
-            _write_job(files, job, segment_bytes, opened, folders)
+            _write_job(files, job, opened, folders)
             if len(opened) >= OPEN_AT_ONCE:
                 _sync(files, folder, opened, folders)
         _sync(files, folder, opened, folders)
@@ -154,16 +99,12 @@ def _sync(files: Files, folder: Path, opened: list[OpenFile], folders: list[Path
         folders.clear()
 
 
-def _write_job(
-    files: Files, job: Job, segment_bytes: int, opened: list[OpenFile], folders: list[Path]
-) -> None:
+def _write_job(files: Files, job: Job, opened: list[OpenFile], folders: list[Path]) -> None:
     segment, position = job.active, job.position
     file = None
     for view in pack_items(files, job.base, job.items, job.topic.options.compression):
         length = view.header.length
-        if segment is None or (
-            position + length > segment_bytes and position > SEGMENT_HEADER_BYTES
-        ):
+        if segment is None or (position + length > job.limit and position > SEGMENT_HEADER_BYTES):
             base = view.header.base
             folder = job.topic.folder
             if not job.topic.segments:
@@ -216,6 +157,8 @@ class Mover:
         self._rows: dict[bytes, bytes] = {}  # segments for the next checkpoint
         self._row_deletes: list[bytes] = []
         self._unlink: list[Path] = []  # files that the next checkpoint does not know any more
+        self._unmergeable: set[Path] = set()
+        self._hold = FolderHold(folder)
         self._lock = asyncio.Lock()
 
     async def round(self, *, everything: bool) -> None:
@@ -232,12 +175,11 @@ class Mover:
             ]
             outstanding = self._intake.oldest_outstanding
             if jobs:
-                await self._run(
-                    lambda: write_jobs(self._files, self._folder, jobs, self._segment_bytes)
-                )
+                await self._run(lambda: write_jobs(self._files, self._folder, jobs))
                 for job in jobs:
                     self._take_over(job, outstanding)
             self._drop_trimmed()
+            await self._merge()
             await self._save()
 
     def drop_segment(self, topic: TopicLog, segment: Segment) -> None:
@@ -254,9 +196,12 @@ class Mover:
         bases, items = topic.visible(topic.bases[0], topic.end)
         active = topic.segments[-1] if topic.segments else None
         base = bases[0] if bases else topic.end
-        if active is not None and active.end != base:
-            active = None  # the records in between were trimmed before they were moved
-        return Job(topic, base, items, topic.end, active, active.length if active else 0)
+        if active is not None and (active.closed or active.end != base):
+            active = None  # damaged, or the records in between were trimmed before they were moved
+        if is_aged(topic, self._clock.wall_ms()):
+            active = None
+        limit = segment_limit(topic, self._segment_bytes)
+        return Job(topic, base, items, topic.end, active, active.length if active else 0, limit)
 
     def _take_over(self, job: Job, outstanding: int) -> None:
         """On the event loop: the topic's records now lie in segments."""
@@ -295,6 +240,26 @@ class Mover:
                     if isinstance(item, StagedPart):
                         self._unlink.append(item.path)
 
+    async def _merge(self) -> None:
+        ragged = [
+            (topic, number, segment)
+            for topic in self._state.topics.values()
+            for number, segment in enumerate(topic.segments)
+            if is_ragged(segment) and segment.path not in self._unmergeable
+        ]
+        for topic, number, segment in ragged[:MERGES]:
+            try:
+                twin = await self._loop.run_in_executor(
+                    self._pool, partial(merge_segment, self._files, topic, segment)
+                )
+            except CorruptRecord as exc:
+                self._unmergeable.add(segment.path)
+                log.error("not merged: %s", exc)
+                continue
+            topic.segments[number] = twin
+            self.put_segment(topic, twin)
+            self._unlink.append(segment.path)
+
     async def _save(self) -> None:
         """Save a checkpoint, then give back what it does not need."""
         found: list[tuple[Changes, list[Path], list[TopicLog]]] = []
@@ -310,7 +275,12 @@ class Mover:
             self._state.gone += gone
             raise
         self._unsaved, self._saved = None, changes.meta
-        await self._run(lambda: self._clean(changes.meta.trimmed, unlink, gone))
+        if not await self._loop.run_in_executor(
+            self._pool, partial(self._clean, changes.meta.trimmed, unlink, gone)
+        ):
+            # A backup reads the folder: what it may still need goes with a later round.
+            self._unlink += unlink
+            self._state.gone += gone
 
     def _collect(self, sequence: int) -> tuple[Changes, list[Path], list[TopicLog]]:
         unmoved = [topic.oldest for topic in self._state.topics.values() if topic.items]
@@ -324,12 +294,15 @@ class Mover:
         self._state.gone.clear()
         return changes, unlink, gone
 
-    def _clean(self, trimmed: int, unlink: Sequence[Path], gone: Sequence[TopicLog]) -> None:
-        self._commit_log.trim(trimmed)
-        for path in unlink:
-            self._files.unlink(path)
-        for topic in gone:
-            self._files.remove_folder(topic.folder)
+    def _clean(self, trimmed: int, unlink: Sequence[Path], gone: Sequence[TopicLog]) -> bool:
+        with self._hold.exclusive() as free:
+            if free:
+                self._commit_log.trim(trimmed)
+                for path in unlink:
+                    self._files.unlink(path)
+                for topic in gone:
+                    self._files.remove_folder(topic.folder)
+        return free
 
     async def _run(self, work: Callable[[], None]) -> None:
         await self._loop.run_in_executor(self._pool, work)

@@ -48,6 +48,7 @@ class Recovered:
     tail: LogTail
     frames: int
     cut: list[tuple[Path, int]]  # torn places: file and position
+    damaged: list[CorruptRecord]  # ends of segments that do not fit their checksums
 
 
 def check_version(files: Files, folder: Path) -> bool:
@@ -87,12 +88,19 @@ def recover(
     """Read the whole state of a data folder.
 
     Raises:
-        CorruptRecord: something that had been acknowledged is damaged.
+        CorruptRecord: something that had been acknowledged is missing from the commit log.
     """
     meta, state = checkpoint.load(folder)
+    damaged = []
     for topic in state.topics.values():
         for segment in topic.segments[-1:]:
-            check_last_chunk(files, segment)
+            try:
+                check_last_chunk(files, segment)
+            except CorruptRecord as exc:
+                # Its readers will be told; the topic goes on in a new segment, and the others are not concerned.
+                log.error("%s: %s", topic.name, exc)
+                segment.closed = True
+                damaged.append(exc)
     reader = LogReader(files, folder / "log", meta)
     frames = reader.read(progress)
     for frame in frames:
@@ -101,7 +109,7 @@ def recover(
     for topic in state.topics.values():
         topic.end = topic.next = max(topic.next, topic.first)
         topic.drop_tail(topic.first)
-    return Recovered(meta, state, reader.tail(), len(frames), reader.cut)
+    return Recovered(meta, state, reader.tail(), len(frames), reader.cut, damaged)
 
 
 def check_last_chunk(files: Files, segment: Segment) -> None:

@@ -83,6 +83,7 @@ class Segment:
     last_ms: int = 0
     chunks: int = 0
     last_position: int = 0
+    closed: bool = False  # nothing more is added
     index: ChunkIndex | None = None
 
     def find(self, offset: int) -> int:

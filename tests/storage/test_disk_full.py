@@ -1,0 +1,208 @@
+"""A full disk: producers are told, nothing is half there, acknowledgements and readers go on, and it heals."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from polybus.core.engine import Append, GroupState, Move, TopicOptions
+from polybus.errors import StorageError, StorageFull
+from polybus.model.record import NewRecord
+from polybus.storage.engine import EmbeddedEngine, StorageOptions
+from tests.storage.client import begin, payloads, put, read_all
+from tests.storage.conftest import Opener
+from tests.storage.simdisk import SimDisk
+
+
+def no_space(operation: str, path: Path) -> OSError | None:
+    if operation in ("write", "allocate", "create"):
+        return OSError(errno.ENOSPC, "no space left")
+    return None
+
+
+def no_room_for_files(operation: str, path: Path) -> OSError | None:
+    """As a real full disk is: what was allocated can still be written."""
+    if operation == "allocate" or (operation in ("write", "create") and path.suffix == ".seg"):
+        return OSError(errno.ENOSPC, "no space left")
+    return None
+
+
+async def test_a_full_disk_refuses_producers_and_heals(opened: Opener):
+    disk = SimDisk()
+    engine = await opened(files=disk)
+    await engine.declare("t", TopicOptions())
+    await put(engine, "t", b"before")
+    disk.fault = no_space
+    waiting = [begin(engine, "t", NewRecord(b"%d" % n, id=str(n))) for n in range(3)]
+    for future in waiting:
+        with pytest.raises(StorageFull):
+            await future
+    with pytest.raises(StorageFull):
+        await engine.commit([Append("t", [NewRecord(b"x")])])
+    assert payloads(await read_all(engine, "t")) == [b"before"]
+    disk.fault = None
+    assert await put(engine, "t", NewRecord(b"1", id="1")) == 1
+    assert payloads(await read_all(engine, "t")) == [b"before", b"1"]
+    await engine.stop()
+    engine = await opened(files=disk)
+    assert payloads(await read_all(engine, "t")) == [b"before", b"1"]
+
+
+async def test_what_came_behind_a_failed_write_fails_too_and_offsets_stay_dense(opened: Opener):
+    disk = SimDisk()
+    engine = await opened(files=disk)
+    await engine.declare("t", TopicOptions())
+    await engine.declare("u", TopicOptions())
+    disk.fault = no_space
+    futures = []
+    for n in range(20):
+        futures += [begin(engine, name, NewRecord(b"%d" % n)) for name in ("t", "u")]
+        await asyncio.sleep(0)
+    results = await asyncio.gather(*futures, return_exceptions=True)
+    assert all(isinstance(result, StorageFull) for result in results)
+    disk.fault = None
+    assert [await put(engine, name, b"x") for name in ("t", "u", "t")] == [0, 0, 1]
+
+
+async def test_acknowledgements_go_on_while_the_disk_is_full(opened: Opener, unit: float):
+    disk = SimDisk()
+    engine = await opened(files=disk)
+    await engine.declare("t", TopicOptions())
+    await put(engine, "t", *[b"x"] * 10)
+    await engine.save_group("t", GroupState("g", {}, 0))
+    disk.fault = no_room_for_files
+    refused = 0
+    while not refused:
+        engine.move(Move("t", "g", 3, [5]))
+        try:
+            await put(engine, "t", bytes(8000))
+        except StorageFull:
+            refused = 1
+    engine.move(Move("t", "g", 4, [7], {6: 2}))
+    for _ in range(200):
+        if engine.groups("t")[0].floor == 4:
+            break
+        await asyncio.sleep(0.01 * unit)
+    assert engine.groups("t") == [GroupState("g", {}, 4, {5, 7}, {6: 2})]
+    disk.fault = None
+    assert await put(engine, "t", b"again") == engine.topic("t").end - 1
+
+
+async def test_a_mover_that_cannot_write_loses_nothing(opened: Opener):
+    disk = SimDisk()
+    engine = await opened(files=disk)
+    await engine.declare("t", TopicOptions())
+    await put(engine, "t", *[b"%d" % n for n in range(30)])
+    disk.fault = no_room_for_files
+    with pytest.raises(OSError, match="no space"):
+        await engine.move_all()
+    assert len(await read_all(engine, "t")) == 30
+    disk.fault = None
+    await engine.move_all()
+    assert len(await read_all(engine, "t")) == 30
+    await engine.stop()
+    engine = await opened(files=disk)
+    assert payloads(await read_all(engine, "t")) == [b"%d" % n for n in range(30)]
+
+
+async def test_a_checkpoint_that_cannot_be_saved_is_saved_with_the_next_round(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+):
+    from polybus.storage.checkpoint import Checkpoint
+
+    engine = await opened()
+    await engine.declare("t", TopicOptions())
+    await engine.declare("gone", TopicOptions())
+    await put(engine, "gone", b"x")
+    await engine.move_all()
+    await put(engine, "t", NewRecord(b"a", id="a"))
+    await engine.save_group("t", GroupState("g", {}, 1))
+    await engine.remove("gone")
+
+    def fail(self: Checkpoint, changes: object) -> None:
+        raise StorageFull("writing the checkpoint: full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "save", fail)
+        with pytest.raises(StorageFull):
+            await engine.move_all()
+    await put(engine, "t", b"b")
+    await engine.move_all()
+    await engine.stop()
+    engine = await opened()
+    assert [info.name for info in engine.topics()] == ["t"]
+    assert payloads(await read_all(engine, "t")) == [b"a", b"b"]
+    assert engine.groups("t") == [GroupState("g", {}, 1)]
+    assert await put(engine, "t", NewRecord(b"a", id="a")) == 0
+
+
+async def put_many(engine: EmbeddedEngine, count: int) -> None:
+    for _ in range(count):
+        await put(engine, "t", bytes(1000))
+
+
+async def test_producers_far_ahead_of_a_failing_mover_are_refused(opened: Opener):
+    disk = SimDisk()
+    sizes = StorageOptions(
+        log_file=16 << 10,
+        log_total=32 << 10,
+        move_after=8 << 10,
+        segment=32 << 10,
+        queue=1 << 20,
+        upkeep_s=3600,
+    )
+    engine = await opened(files=disk, options=sizes)
+    await engine.declare("t", TopicOptions())
+    await engine.save_group("t", GroupState("g", {}, 0))
+    disk.fault = lambda operation, path: (
+        OSError(errno.ENOSPC, "no space") if path.suffix == ".seg" else None
+    )
+    with pytest.raises(StorageFull, match="moving"):
+        await put_many(engine, 200)
+    stored = engine.topic("t").end
+    assert 20 < stored < 199
+    engine.move(Move("t", "g", 1))
+    await engine.save_group("t", GroupState("h", {}, 0))
+    assert engine.groups("t")[0].floor == 1
+    disk.fault = None
+    await engine.move_all()
+    engine._intake.resume()
+    assert await put(engine, "t", b"x") == stored
+    assert len(await read_all(engine, "t")) == stored + 1
+
+
+async def test_a_failed_sync_is_an_error_and_the_next_write_is_safe(opened: Opener):
+    disk = SimDisk()
+    engine = await opened(files=disk)
+    await engine.declare("t", TopicOptions())
+    await put(engine, "t", b"a")
+    disk.fault = lambda operation, path: (
+        OSError(errno.EIO, "bad disk") if operation == "sync" else None
+    )
+    with pytest.raises(StorageError, match="bad disk"):
+        await put(engine, "t", b"b")
+    disk.fault = None
+    assert await put(engine, "t", b"c") == 1
+    left = disk.after_crash("all")
+    engine._files = left
+    found = sorted(path.name for path in left.names_now if path.suffix == ".log")
+    assert len(found) == 2
+    await engine.stop()
+
+
+async def test_a_disk_that_dies_under_load_hangs_nobody(opened: Opener):
+    disk = SimDisk()
+    engine = await opened(files=disk)
+    await engine.declare("t", TopicOptions())
+    disk.crash_at = disk.count + 40
+    failed = 0
+    for n in range(60):
+        try:
+            await put(engine, "t", b"%d" % n)
+        except StorageError:
+            failed += 1
+    assert failed > 20
+    await engine.stop()
