@@ -16,6 +16,7 @@ from polybus.model.clock import ManualClock
 from polybus.model.record import NewRecord
 from polybus.storage.backup import back_up, restore
 from polybus.storage.engine import EmbeddedEngine
+from polybus.storage.frame import scan_frames
 from polybus.storage.verify import verify_folder
 from tests.storage.client import payloads, put, read_all
 from tests.storage.conftest import SMALL, Opener
@@ -163,7 +164,8 @@ async def test_verification_names_every_damaged_place(opened: Opener, tmp_path: 
     assert any("were written" in p.reason for p in verify_folder(base).problems)
     logs = max((base / "log").glob("*.log"))
     data = bytearray(logs.read_bytes())
-    data[80] ^= 1
+    frames = list(scan_frames(memoryview(bytes(data)), bytes(data[16:24])))
+    data[frames[-3].position + 20] ^= 1
     logs.write_bytes(data)
     assert any(p.where == logs.name for p in verify_folder(base).problems)
     (base / "checkpoint" / "data.mdb").write_bytes(bytes(100))
