@@ -418,10 +418,37 @@ def test_bad_input_closes_its_connection_only_and_is_counted(bus):
     assert good.kinds() == ["Ack"]
 
 
-def test_a_frame_over_the_limit_is_refused_by_its_header(bus):
+@pytest.mark.parametrize("length", [MAX_BODY + 1, 1 << 24, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
+@pytest.mark.parametrize("after", [b"", b"\xa2bid", b"\xa2bid\x01gcontent" * 20])
+def test_a_frame_over_the_limit_is_refused_by_its_header(bus, length, after):
     client = bus.client()
-    client.send((MAX_BODY + 1).to_bytes(4, "big"))
+    client.send(length.to_bytes(4, "big") + after)
     assert client.closed
+    assert client.messages() == []
+
+
+@pytest.mark.parametrize("body", [b"", b"\x00", b"\xa0", b"\xa2bi"])
+@pytest.mark.parametrize("after", [b"", b"\0\0\0\x17", b"\0" * 30])
+def test_a_frame_too_short_for_a_message_is_refused(bus, body, after):
+    client = bus.client()
+    client.send(len(body).to_bytes(4, "big") + body + after)
+    assert client.closed
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(min_size=1, max_size=200), st.lists(st.integers(0, 200), max_size=4))
+def test_any_bytes_behind_the_beginning_of_a_message_are_survived(data, cuts):
+    bus = Bus(ManualClock())
+    for start in (
+        b"\xa2bid\x01gcontent\xa1cPub\xa2etopic",
+        b"\xa2bid\x1agcontent\xa1cRsp\xa3freq_id",
+    ):
+        client, other = bus.client(), bus.client()
+        other.topic("Sub", "**")
+        body = start + data
+        client.send(len(body).to_bytes(4, "big") + body + body, [c for c in cuts if c < len(body)])
+        other.messages()
+        assert not other.closed
 
 
 def test_a_large_frame_in_small_pieces_is_held_once(bus):
