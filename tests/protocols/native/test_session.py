@@ -133,6 +133,24 @@ def test_a_call_reaches_its_service_and_the_reply_its_caller_with_only_the_id_ch
     assert room.router.calls.pending == 0
 
 
+def test_frames_of_one_read_for_one_peer_go_out_in_one_write_and_in_order():
+    room = Room()
+    service, caller = room.connect(), room.connect()
+    service.serve("s")
+    before = service.tap.writes
+    calls = [wire.encode(wire.CALL, ident, "s", b"%d" % ident) for ident in range(1, 6)]
+    caller.send(b"".join(calls) + wire.encode(wire.CANCEL, 2))
+    assert service.tap.writes == before + 1
+    frames = service.heard()
+    assert [frame.kind for frame in frames] == [wire.CALL] * 5 + [wire.CANCEL]
+    assert frames[5].id == frames[1].id
+    before = caller.tap.writes
+    replies = [wire.encode(wire.REPLY, frame.id, "", frame.payload) for frame in frames[:5]]
+    service.send(b"".join(replies))
+    assert caller.tap.writes == before + 1
+    assert [frame.payload for frame in caller.heard()] == [b"1", b"3", b"4", b"5"]
+
+
 def test_callers_may_use_the_same_ids():
     room = Room()
     service, one, other = room.connect(), room.connect(), room.connect()
@@ -341,7 +359,9 @@ def test_publications_cross_to_and_from_another_wire():
     client.say(wire.SUBSCRIBE, 1, "price/**")
     client.heard()
     client.say(wire.PUBLISH, 2, "price/eth", b"1", meta={"headers": {"a": "b"}})
-    assert meta_of(client.heard()[1]) == {"receivers": 2}
+    answers = {frame.kind: frame for frame in client.heard()}
+    assert set(answers) == {wire.OK, wire.PUBLICATION}
+    assert meta_of(answers[wire.OK]) == {"receivers": 2}
     (publication,) = party.publications
     assert (publication.name, publication.payload) == ("price/eth", b"1")
     assert publication.headers == {"a": "b"}

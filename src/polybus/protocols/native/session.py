@@ -36,6 +36,35 @@ Head = tuple[int, int, int, int, int, int, int]
 """Length, kind, flags, name size, id, argument, meta size."""
 
 
+class Batch:
+    """Frames that one read of one connection gave rise to: each peer gets them in one write.
+
+    It lasts for that read only. What is written past it meanwhile are answers to the reading peer's own requests, which
+    have no order with calls, replies and publications.
+    """
+
+    __slots__ = ("_frames",)
+
+    def __init__(self) -> None:
+        self._frames: dict[NativeSession, list[bytes]] = {}
+
+    def add(self, target: NativeSession, frame: bytes) -> None:
+        frames = self._frames.get(target)
+        if frames is None:
+            self._frames[target] = [frame]
+        else:
+            frames.append(frame)
+
+    def flush(self) -> None:
+        for target, frames in self._frames.items():
+            if not target.closed:
+                data = frames[0] if len(frames) == 1 else b"".join(frames)
+                traffic = target.traffic
+                traffic.messages_out += len(frames)
+                traffic.bytes_out += len(data)
+                target.outbox.write(data)
+
+
 class NativeSession(Endpoint):
     """One client."""
 
@@ -55,6 +84,7 @@ class NativeSession(Endpoint):
         "_settings",
         "_taken",
         "_topics",
+        "batch",
         "outbox",
         "router",
     )
@@ -69,6 +99,7 @@ class NativeSession(Endpoint):
         super().__init__()
         self.router = router
         self.outbox: Outbox = None  # type: ignore[assignment]  # set by connection_made
+        self.batch: Batch | None = None
         self._settings = settings
         self._topics = topics
         self._durable: Durable | None = None
@@ -97,6 +128,7 @@ class NativeSession(Endpoint):
             data = self._take_preface(self._preface + data)
         traffic = self.traffic
         traffic.bytes_in += len(data)
+        batch = self.batch = Batch()
         try:
             for frame in self._frames.feed(data):
                 traffic.messages_in += 1
@@ -111,6 +143,9 @@ class NativeSession(Endpoint):
         except RemoteProtocolError as exc:
             self.send(wire.encode_error(0, exc))
             raise
+        finally:
+            self.batch = None
+            batch.flush()
 
     def eof_received(self) -> None:
         pass
@@ -164,11 +199,7 @@ class NativeSession(Endpoint):
             return
         if call.wants_reply:
             self._taken[call.id] = call
-        if self.outbox.offer(frame, call.caller.id):
-            traffic = self.traffic
-            traffic.messages_out += 1
-            traffic.bytes_out += len(frame)
-        else:
+        if not self._take(frame, call.caller):
             self._hold(call, frame)
 
     def deliver_reply(self, reply: Reply) -> None:
@@ -184,9 +215,12 @@ class NativeSession(Endpoint):
                 wire.REPLY, ident, "", reply.payload, flags=flags, arg=reply.status, meta=meta
             )
         if len(frame) > self._max_peer_frame:
-            self._refuse_large_reply(reply, len(frame))
-        else:
+            frame = self._too_large_reply(reply, len(frame))
+        source = reply.call.service
+        if reply.wire != WIRE or self.outbox.congested or source.batch is None:
             self.send(frame)
+        else:
+            source.batch.add(self, frame)
 
     def deliver_publication(self, publication: Publication) -> bool:
         if publication.wire == WIRE:
@@ -195,13 +229,9 @@ class NativeSession(Endpoint):
             name = publication.topic if publication.name is None else publication.name
             meta = wire.encode_headers(publication.headers)
             frame = wire.encode(wire.PUBLICATION, 0, name, publication.payload, meta=meta)
-        traffic = self.traffic
-        sender = publication.publisher.id
-        if len(frame) > self._max_peer_frame or not self.outbox.offer(frame, sender):
-            traffic.dropped += 1
+        if len(frame) > self._max_peer_frame or not self._take(frame, publication.publisher):
+            self.traffic.dropped += 1
             return False
-        traffic.messages_out += 1
-        traffic.bytes_out += len(frame)
         return True
 
     def deliver_record(self, delivery: Delivery) -> None:
@@ -210,7 +240,7 @@ class NativeSession(Endpoint):
     def cancel_call(self, call: Call) -> None:
         if self._taken.pop(call.id, None) is not None:
             # Refused when the queue is full: then the answer comes and nobody waits for it.
-            self.outbox.offer(wire.encode(wire.CANCEL, call.id), self.id)
+            self._take(wire.encode(wire.CANCEL, call.id), call.caller)
 
     def close(self, reason: str) -> None:
         self.outbox.close(reason)
@@ -240,6 +270,22 @@ class NativeSession(Endpoint):
                 raise LocalProtocolError("this node has no durable topics")
             self._durable = Durable(self, self._topics)
         return self._durable
+
+    def _take(self, frame: bytes, source: Endpoint) -> bool:
+        """Queue a frame that another party gave rise to; False when there is no room for it."""
+        if (
+            isinstance(source, NativeSession)
+            and source.batch is not None
+            and not self.outbox.congested
+        ):
+            source.batch.add(self, frame)
+            return True
+        if not self.outbox.offer(frame, source.id):
+            return False
+        traffic = self.traffic
+        traffic.messages_out += 1
+        traffic.bytes_out += len(frame)
+        return True
 
     def send(self, frame: bytes) -> None:
         """Write what is never refused: answers."""
@@ -432,13 +478,14 @@ class NativeSession(Endpoint):
         self._taken.pop(call.id, None)
         self.router.fail(call, Status.STALLED, b"the service does not take its calls")
 
-    def _refuse_large_reply(self, reply: Reply, size: int) -> None:
+    def _too_large_reply(self, reply: Reply, size: int) -> bytes:
+        """What the caller gets instead; a stream ends with it."""
         ident: int = reply.call.token
         self._made.pop(ident, None)
         if not reply.final:
             self.router.cancel(reply.call)
         text = _too_large(size, self._max_peer_frame)
-        self.send(wire.encode(wire.REPLY, ident, "", text, arg=Status.TOO_LARGE))
+        return wire.encode(wire.REPLY, ident, "", text, arg=Status.TOO_LARGE)
 
     def _time_left(self, call: Call) -> int:
         if call.deadline is None:
