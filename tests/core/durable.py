@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from polybus.core.endpoint import Endpoint
 from polybus.core.engine import Append, Engine, TopicOptions
@@ -105,8 +105,16 @@ class DurableNode:
         await self.settle()
         return consumer, member
 
-    async def read(self, topic: str) -> Sequence[Record]:
-        info = self.engine.topic(topic)
-        if info.first == info.end:
-            return []
-        return await self.engine.read(topic, info.first, 1000, 1_000_000)
+    async def read(self, topic: str) -> list[Record]:
+        return await read_all(self.engine, topic)
+
+
+async def read_all(engine: Engine, topic: str) -> list[Record]:
+    """Everything in a topic; one read may return less than there is."""
+    info = engine.topic(topic)
+    found: list[Record] = []
+    start = info.first
+    while start < info.end:
+        found += await engine.read(topic, start, 1000, 1_000_000)
+        start = found[-1].offset + 1
+    return found

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +23,14 @@ from hypothesis.stateful import (
 )
 
 from polybus.core import backlog
+from polybus.core.engine import Append, Engine, TopicOptions
 from polybus.core.group_options import BEGINNING, END, GroupOptions, Start
 from polybus.core.member import Member
 from polybus.core.topics import Topics
 from polybus.model.clock import ManualClock
 from polybus.model.record import NewRecord
-from tests.core.durable import Consumer
+from polybus.storage.engine import EmbeddedEngine
+from tests.core.durable import BARRIER, Consumer, read_all
 from tests.core.group_model import Log, ModelGroup, Rules
 from tests.core.memory_engine import MemoryEngine
 
@@ -55,7 +60,7 @@ class GroupsMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         backlog.READ_RECORDS = ahead  # type: ignore[misc]
         self.clock = ManualClock()
-        self.engine = MemoryEngine(manual=True, cold=cold)
+        self.engine = self.new_engine(cold)
         self.model = Log()
         self.kept = Log()
         self.expected: dict[str, list[tuple[str, int, int]]] = {}
@@ -70,6 +75,10 @@ class GroupsMachine(RuleBasedStateMachine):
 
     first_rules = GroupOptions(max_attempts=3, ack_timeout_ms=1500)
 
+    def new_engine(self, cold: bool) -> Engine:
+        self.memory = MemoryEngine(manual=True, cold=cold)
+        return self.memory
+
     def boot(self) -> None:
         self.topics = Topics(self.engine, self.clock)
         self.members: dict[tuple[str, str], Member] = {}
@@ -80,7 +89,11 @@ class GroupsMachine(RuleBasedStateMachine):
         backlog.READ_RECORDS = 128  # type: ignore[misc]
         if hasattr(self, "loop"):
             self.cut()
+            self.finish()
             self.loop.close()
+
+    def finish(self) -> None:
+        pass
 
     def cut(self) -> None:
         self.topics.groups._loop = None
@@ -98,8 +111,7 @@ class GroupsMachine(RuleBasedStateMachine):
             before: object = None
             while quiet < 8:
                 await asyncio.sleep(0)
-                engine = self.engine
-                groups = self.topics.groups
+                engine, groups = self.memory, self.topics.groups
                 seen = (engine.reads, len(engine.moves), len(engine.commits), groups._scheduled)
                 quiet = quiet + 1 if seen == before else 0
                 before = seen
@@ -124,9 +136,9 @@ class GroupsMachine(RuleBasedStateMachine):
         self.kept = self.model.snapshot()
 
     def drain(self) -> None:
-        while self.engine.sync():
+        while self.memory.sync():
             # Whatever moment the power goes: a dead letter is there exactly when its record is done.
-            image = self.engine.crash()
+            image = self.image()
             states = {state.name: state for state in image.groups("t")}
             letters = self.letters(image)
             for name, offset, _ in letters[self.buried_before :]:
@@ -134,9 +146,13 @@ class GroupsMachine(RuleBasedStateMachine):
             self.buried_before = len(letters)
             self.rest()
 
-    def letters(self, engine: MemoryEngine) -> list[tuple[str, int, int]]:
+    def image(self) -> Engine:
+        """What a power cut would leave."""
+        return self.memory.crash()
+
+    def letters(self, engine: Engine) -> list[tuple[str, int, int]]:
         names = ("dead-group", "dead-offset", "dead-attempts")
-        found = self.run(engine.read("t.dead", 0, 10_000, 10_000_000))
+        found = self.run(read_all(engine, "t.dead"))
         texts = [[record.headers[name] for name in names] for record in found]
         return [(group, int(offset), int(attempts)) for group, offset, attempts in texts]
 
@@ -324,7 +340,7 @@ class GroupsMachine(RuleBasedStateMachine):
             self.run(self.topics.stop())
         self.cut()
         self.waits = []
-        self.engine = self.engine.crash()
+        self.reopen(gently)
         self.model = self.kept.snapshot()
         for group in self.model.groups.values():
             group.after_crash()
@@ -333,6 +349,9 @@ class GroupsMachine(RuleBasedStateMachine):
         for name, group in self.model.groups.items():
             group.passed(self.topics.groups.get("t", name).floor(), self.model)
         self.settled()
+
+    def reopen(self, gently: bool) -> None:
+        self.engine = self.memory = self.memory.crash()
 
     # -- agreement ------------------------------------------------------------------------------
 
@@ -364,7 +383,7 @@ class GroupsMachine(RuleBasedStateMachine):
     def what_is_durable_agrees(self) -> None:
         if not hasattr(self, "topics"):
             return
-        image = self.engine.crash()
+        image = self.image()
         states = {state.name: state for state in image.groups("t")}
         assert states.keys() == self.kept.groups.keys()
         for name, kept in self.kept.groups.items():
@@ -381,9 +400,63 @@ class GroupsMachine(RuleBasedStateMachine):
         assert Counter(self.letters(image)) == Counter(self.kept.dead)
 
 
-def check(examples: int) -> None:
+class EmbeddedMachine(GroupsMachine):
+    """The same on the real engine, which commits when it likes: here every step waits until all is durable."""
+
+    def new_engine(self, cold: bool) -> Engine:
+        self.folder = Path(tempfile.mkdtemp(prefix="polybus-model-"))
+        self.lives = 0
+        return self.opened()
+
+    def opened(self) -> EmbeddedEngine:
+        self.engine = EmbeddedEngine(self.folder / str(self.lives), self.clock)
+        self.run(self.engine.start())
+        return self.engine
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "folder"):
+            shutil.rmtree(self.folder)
+
+    def finish(self) -> None:
+        self.run(self.engine.stop())
+
+    def image(self) -> Engine:
+        return self.engine
+
+    def rest(self) -> None:
+        async def settle() -> None:
+            if BARRIER not in [topic.name for topic in self.engine.topics()]:
+                await self.engine.declare(BARRIER, TopicOptions())
+            for _ in range(3):
+                await self.engine.commit([Append(BARRIER, [NewRecord(b"")])])
+                await self.topics.groups.idle()
+
+        self.run(settle())
+
+    def settled(self) -> None:
+        super().settled()
+        self.model.sync()
+        self.pump()
+        self.rest()
+        self.kept = self.model.snapshot()
+
+    def drain(self) -> None:
+        self.rest()
+
+    def reopen(self, gently: bool) -> None:
+        old = self.engine
+        if not gently:
+            # A copy of the folder is what the disk holds when the power goes.
+            shutil.copytree(self.folder / str(self.lives), self.folder / str(self.lives + 1))
+            self.lives += 1
+        self.run(old.stop())
+        self.opened()
+
+
+def check(examples: int, machine: type[GroupsMachine] = GroupsMachine) -> None:
     run_state_machine_as_test(
-        GroupsMachine,
+        machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=50,
@@ -402,3 +475,9 @@ def test_groups_agree_with_their_model():
 @pytest.mark.timeout(600)
 def test_groups_agree_with_their_model_over_many_runs():
     check(500)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(600)
+def test_groups_on_the_real_engine_agree_with_their_model():
+    check(40, EmbeddedMachine)
