@@ -1,7 +1,8 @@
 """`polybus serve`: runs a node until it is told to stop.
 
-Invariant: stdout gets one line `listening ADDRESS` per listener and then `ready`, once all of them
-accept; programs that start a node wait for that line.
+Invariant: stdout gets one line `listening ADDRESS` per listener, what the wires have to add (`redis
+ADDRESS` of a twin), and then `ready`, once all of them accept; programs that start a node wait for
+that line.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ from polybus.server.node import Node
 @click.option(
     "--tracker", multiple=True, metavar="HOST:PORT", help="Zbus tracker to join; repeatable."
 )
+@click.option("--twin", type=int, metavar="N", help="Be this twin of the Reliable Message Bus.")
+@click.option("--key-file", metavar="FILE", help="The twin's secret key: 0x… or a phrase.")
+@click.option("--key-type", metavar="TYPE", help="sr25519 (the default) or ed25519.")
+@click.option("--twins", metavar="FILE", help="Directory of all twins: TOML, JSON or a URL.")
+@click.option("--redis", metavar="URL", help="Redis of the twin's clients [default: embedded].")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="TOML file to read.")
 @click.option("--check", is_flag=True, help="Check the configuration and exit.")
 def serve(
@@ -37,6 +43,11 @@ def serve(
     data: str | None,
     advertise: str | None,
     tracker: tuple[str, ...],
+    twin: int | None,
+    key_file: str | None,
+    key_type: str | None,
+    twins: str | None,
+    redis: str | None,
     file: Path | None,
     check: bool,
 ) -> None:
@@ -46,6 +57,11 @@ def serve(
         "data": data,
         "zbus.advertise": advertise,
         "zbus.trackers": tracker or None,
+        "rmb.twin": twin,
+        "rmb.key_file": key_file,
+        "rmb.key_type": key_type,
+        "rmb.twins": twins,
+        "rmb.redis": redis,
     }
     config = load(file, os.environ, flags).config
     if check:
@@ -79,6 +95,8 @@ async def _serve(config: Config) -> None:
     try:
         for address in node.addresses:
             click.echo(f"listening {address}")
+        for note in node.notes:
+            click.echo(note)
         click.echo("ready")
         stopping = asyncio.create_task(stop.wait())
         running = asyncio.create_task(node.wait())

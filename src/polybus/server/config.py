@@ -72,6 +72,29 @@ class Zbus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rmb:
+    """The Reliable Message Bus; off until the node is told which twin it is."""
+
+    twin: int = 0  # the own number; 0: this node is no twin
+    key_file: Path | None = None  # 0x and 64 hex digits, or a phrase
+    key_type: Literal["sr25519", "ed25519"] = "sr25519"
+    twins: str = ""  # directory: a file, http(s)://… or graphql+http(s)://…
+    redis: str = "embedded"  # redis://host:port, unix:///path, or a server of our own
+    generation: Literal["rs", "v1", "v2", "documented"] = "rs"  # whose keys and rules
+    push_side: Literal["left", "right"] = "left"  # where clients push, as all real ones do
+    services: tuple[str, ...] = ()  # commands offered to other wires, such as wallet.**
+    workers: int = 1000  # messages on their way to other twins, as the original
+    max_body: Bytes = 20 * MIB
+    max_queue: int = 500  # requests that wait for one command's handlers, as the original
+    max_pending: int = 200_000  # requests of local clients that wait for answers
+    twin_rate: int = 600_000  # messages of one other twin in a minute
+    clock_skew: Seconds = 60  # how far a peer's clock may be ahead
+    ca: str = ""  # PEM file that https:// twins are verified with; empty: the system's
+    uploads: Path | None = None  # folder of files from other twins; empty: none are taken
+    proxy: bool = False  # serve requests inside the envelopes of other twins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     """What the node says on stderr."""
 
@@ -90,4 +113,5 @@ class Config:
     t2: T2 = field(default_factory=T2)
     http: Http = field(default_factory=Http)
     zbus: Zbus = field(default_factory=Zbus)
+    rmb: Rmb = field(default_factory=Rmb)
     log: Log = field(default_factory=Log)

@@ -99,7 +99,7 @@ class Node:
             for listener in self._listeners:
                 await listener.start()
             for wire in self.wires.values():
-                wire.start(self.addresses)
+                await wire.start(self.addresses)
         except BaseException:
             await self._release()
             raise
@@ -185,6 +185,11 @@ class Node:
     def addresses(self) -> list[Address]:
         """Where the node listens, with the ports that were really taken."""
         return [listener.address for listener in self._listeners]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a wire has to say beside the addresses, such as where its own server listens."""
+        return [note for wire in self.wires.values() for note in wire.notes()]
 
     @property
     def pending_calls(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from polybus.core.endpoint import Identity
 from polybus.core.router import Router
@@ -37,12 +38,15 @@ from polybus.transports.outbox import Outbox
 from polybus.transports.session import Session
 from polybus.transports.url import Address
 
+if TYPE_CHECKING:
+    from polybus.protocols.rmb.room import RmbRoom
+
 
 def _nothing_pending() -> int:
     return 0
 
 
-def _nothing_to_start(addresses: Sequence[Address]) -> None:
+async def _nothing_to_start(addresses: Sequence[Address]) -> None:
     pass
 
 
@@ -60,10 +64,12 @@ class Wire:
     """Makes the session of a connection that is up."""
     pending: Callable[[], int] = _nothing_pending
     """Calls in flight that the room keeps in a table of its own instead of the core's."""
-    start: Callable[[Sequence[Address]], None] = _nothing_to_start
+    start: Callable[[Sequence[Address]], Awaitable[None]] = _nothing_to_start
     """Told where the node listens, once it does."""
     stop: Callable[[], Awaitable[None]] = _nothing_to_stop
     """Ends what the room runs by itself."""
+    notes: Callable[[], Sequence[str]] = tuple
+    """What else to say once the node runs, a line each."""
 
 
 class Pinned:
@@ -103,12 +109,19 @@ def wires(
         topics: the durable half, on a node that has one.
         on_stop: called when a client whose wire can say so, and who may, stops the node.
     """
-    found = (
-        _native(router, topics, config),
-        _http(router, topics, config),
+    found = [_native(router, topics, config)]
+    twin = None
+    if config.rmb.twin:
+        # Imported here: what it needs comes with an extra.
+        from polybus.server.twin import rmb_room, rmb_wire
+
+        twin = rmb_room(router, config)
+        found.append(rmb_wire(twin, on_stop))
+    found += [
+        _http(router, topics, config, twin),
         _gsb(router, config),
         _t2(router, config, on_stop),
-    )
+    ]
     return {wire.name: wire for wire in found}
 
 
@@ -148,7 +161,9 @@ def _t2(router: Router, config: Config, on_stop: Callable[[], None]) -> Wire:
     return Wire("t2", t2_sniff, serve, room.in_flight)
 
 
-def _http(router: Router, topics: Topics | None, config: Config) -> Wire:
+def _http(
+    router: Router, topics: Topics | None, config: Config, twin: RmbRoom | None = None
+) -> Wire:
     """Everything that begins with an HTTP method; Zbus clients do too."""
     name = config.zbus.advertise.rpartition(":")[0].lower()
     hosts = {"localhost", socket.gethostname().lower(), name, *map(str.lower, config.http.hosts)}
@@ -156,6 +171,9 @@ def _http(router: Router, topics: Topics | None, config: Config) -> Wire:
     site = Site(
         HttpSettings(max_body=config.http.max_body, origins=origins, hosts=frozenset(hosts))
     )
+
+    if twin is not None:
+        twin.remote.register(site)
 
     def serve(connection: Connection) -> Session:
         return HttpSession(site, identity_of(connection), connection.peer)
@@ -166,7 +184,7 @@ def _http(router: Router, topics: Topics | None, config: Config) -> Wire:
     site.application = room.connect
     uplinks = Uplinks(room)
 
-    def start(addresses: Sequence[Address]) -> None:
+    async def start(addresses: Sequence[Address]) -> None:
         if not config.zbus.advertise:
             room.advertise, room.ssl = _reachable(addresses)
         uplinks.start()

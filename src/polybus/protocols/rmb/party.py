@@ -1,0 +1,120 @@
+"""The bus as an endpoint of the core: its handlers and all other twins, as seen from other wires (DESIGN 3).
+
+Invariant: a call that was delivered here ends by an answer of the twin that was asked or at its deadline.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from polybus.core.endpoint import Endpoint, Identity
+from polybus.errors import ConfigError
+from polybus.model.ids import random_id
+from polybus.model.message import Call, Publication, Reply, Status
+from polybus.model.name import is_name
+from polybus.model.record import Delivery
+from polybus.protocols.rmb.answers import decode_dat, encode_dat
+from polybus.protocols.rmb.message import REPLY_QUEUE, Message
+from polybus.protocols.rmb.names import WIRE, from_shared, to_shared, to_twin
+from polybus.protocols.rmb.pending import Waiting
+from polybus.protocols.rmb.queues import is_reserved
+
+if TYPE_CHECKING:
+    from polybus.protocols.rmb.room import RmbRoom
+
+TWINS: Final = "twin"  # the prefix under which the others are called
+_BELOW: Final = ".**"
+_NO_DEADLINE: Final = 3600  # seconds, as the wire's own default
+
+
+class RmbParty(Endpoint):
+    """One per room."""
+
+    wire = WIRE
+    __slots__ = ("room",)
+
+    def __init__(self, room: RmbRoom) -> None:
+        super().__init__(Identity("twin", str(room.own)), f"twin {room.own}")
+        self.room = room
+
+    def register(self, services: tuple[str, ...]) -> None:
+        """Offer the declared commands, and the other twins, to everybody.
+
+        Raises:
+            ConfigError, NameTaken.
+        """
+        router = self.room.router
+        router.register(self, TWINS, TWINS, prefix=True)
+        for text in services:
+            cmd = text.removesuffix(_BELOW)
+            shared = to_shared(cmd)
+            if shared is None or not is_name(shared) or "*" in cmd:
+                raise ConfigError(f"rmb.services: {text!r} is neither a command nor one with .**")
+            # The wire's own spelling of a prefix is cut at `/`, as the core matches prefixes.
+            router.register(self, shared, shared, prefix=text != cmd)
+
+    # -- Endpoint --
+
+    def deliver_call(self, call: Call) -> None:
+        room = self.room
+        router = room.router
+        found = to_twin(call.name)
+        dst, cmd = found if found is not None else (room.own, from_shared(call.name) or "")
+        if not cmd or is_reserved(cmd):
+            router.fail(call, Status.NOT_FOUND, f"no command is called {call.name}".encode())
+            return
+        now = room.wall_ms() // 1000
+        left = _NO_DEADLINE
+        if call.deadline is not None:
+            left = max(1, round(call.deadline - router.clock.monotonic()))
+        m = Message(
+            uid=random_id(),
+            cmd=cmd,
+            exp=left,
+            tries=2,
+            dat=encode_dat(call.payload),
+            src=room.own,
+            dst=[dst],
+            ret=REPLY_QUEUE,
+            now=now,
+            err="",
+        )
+        if len(m.dat) > room.options.max_body:
+            router.fail(call, Status.TOO_LARGE, b"the payload is larger than a message may be")
+            return
+        self._ask(call, m, dst)
+
+    def _ask(self, call: Call, m: Message, dst: int) -> None:
+        room = self.room
+        waiting = Waiting(m.uid, dst, m)
+        waiting.answer = lambda reply: self._answer(call, reply)
+        call.key = waiting.key
+        room.pending.add(waiting)
+        if dst == room.own:
+            room.serving.enqueue(m, None)
+        else:
+            room.forward.send(waiting)
+
+    def _answer(self, call: Call, m: Message) -> None:
+        router = self.room.router
+        if m.failed:
+            router.reply(Reply(call, (m.err or "").encode(), Status.FAILED))
+        else:
+            router.reply(Reply(call, decode_dat(m.dat)))
+
+    def cancel_call(self, call: Call) -> None:
+        # This wire cannot say "cancel": the late answer finds nobody.
+        if call.key is not None:
+            self.room.pending.take(*call.key)
+
+    def deliver_reply(self, reply: Reply) -> None:
+        self.room.serving.bridged(reply)
+
+    def deliver_publication(self, publication: Publication) -> bool:
+        return False
+
+    def deliver_record(self, delivery: Delivery) -> None:
+        raise AssertionError("this wire has no durable topics")
+
+    def close(self, reason: str) -> None:
+        self.room.router.detach(self)
