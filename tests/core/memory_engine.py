@@ -63,6 +63,7 @@ class MemoryEngine:
         self._image: dict[str, Topic] = {}
         self._pending: list[Pending] = []
         self._scheduled = False
+        self._leaving: set[str] = set()
 
     def punch(self, topic: str, offset: int) -> None:
         """Take one record out of the middle, as other engines can."""
@@ -129,7 +130,7 @@ class MemoryEngine:
             asyncio.get_running_loop().call_soon(self.sync)
 
     def _get(self, topic: str) -> Topic:
-        if topic not in self._topics:
+        if topic not in self._topics or topic in self._leaving:
             raise NoSuchTopic(topic)
         return self._topics[topic]
 
@@ -144,6 +145,10 @@ class MemoryEngine:
 
     async def remove(self, topic: str) -> None:
         self._get(topic)
+        self._leaving.add(topic)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        self._leaving.remove(topic)
         del self._topics[topic]
         self.sync()
 
@@ -154,7 +159,7 @@ class MemoryEngine:
         self.sync()
 
     def topics(self) -> Sequence[TopicInfo]:
-        return [self.topic(name) for name in self._topics]
+        return [self.topic(name) for name in self._topics if name not in self._leaving]
 
     def topic(self, topic: str) -> TopicInfo:
         held = self._get(topic)

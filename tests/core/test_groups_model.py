@@ -55,8 +55,8 @@ class GroupsMachine(RuleBasedStateMachine):
 
     loop: asyncio.AbstractEventLoop
 
-    @initialize(cold=st.booleans(), ahead=st.sampled_from([1, 2, 128]))
-    def begin(self, cold: bool, ahead: int) -> None:
+    @initialize(cold=st.booleans(), ahead=st.sampled_from([1, 2, 128]), ack=st.booleans())
+    def begin(self, cold: bool, ahead: int, ack: bool) -> None:
         self.loop = asyncio.new_event_loop()
         backlog.READ_RECORDS = ahead  # type: ignore[misc]
         self.clock = ManualClock()
@@ -69,11 +69,10 @@ class GroupsMachine(RuleBasedStateMachine):
         self.boot()
         self.run(self.topics.declare("t"))
         self.run(self.topics.declare("t.dead"))
-        self.declare(self.first_rules, "g", BEGINNING)
+        options = GroupOptions(max_attempts=3, ack_timeout_ms=1500, ack=ack)
+        self.declare(options, "g", BEGINNING)
         self.produce(list("abcabcab"))
         self.sync()
-
-    first_rules = GroupOptions(max_attempts=3, ack_timeout_ms=1500)
 
     def new_engine(self, cold: bool) -> Engine:
         self.memory = MemoryEngine(manual=True, cold=cold)

@@ -94,6 +94,24 @@ async def test_a_removed_topic_takes_its_groups_along_and_tells_the_members(node
     assert node.groups.of("t") == []
 
 
+async def test_a_topic_that_is_being_removed_disturbs_nobody(node):
+    for topic in ("t", "u"):
+        await node.topics.declare(topic)
+        await node.produce(topic, "a")
+        await node.group(topic)
+    _, going = await node.join(0, "t")
+    stays, staying = await node.join(0, "u")
+    removal = asyncio.ensure_future(node.topics.remove("t"))
+    await asyncio.sleep(0)
+    going.credit(1)
+    staying.credit(1)
+    node.topics.tick(node.clock.advance(5))
+    await asyncio.sleep(0)
+    assert stays.offsets == [0]
+    await removal
+    assert going.closed
+
+
 async def test_an_emptied_topic_has_no_records_and_its_offsets_go_on(node):
     await node.topics.declare("t")
     await node.produce("t", *"abc")

@@ -82,7 +82,7 @@ def body_of(text: str | None) -> bytes:
 def print_body(payload: bytes, as_json: bool) -> None:
     """A body alone: the very bytes for a pipe, a line of its own on a terminal, or a JSON line."""
     if as_json:
-        print_json_line(_json_fields(payload))
+        print_json_line(body_fields(payload))
         return
     newline = b"\n" if sys.stdout.isatty() and not payload.endswith(b"\n") else b""
     click.echo(payload + newline, nl=False)
@@ -92,13 +92,14 @@ def print_message(message: Message, as_json: bool) -> None:
     """A message as one line: name, headers and body; bytes that are no text are escaped."""
     if as_json:
         fields = {"name": message.name, "headers": dict(message.headers)}
-        print_json_line(fields | _json_fields(message.payload))
+        print_json_line(fields | body_fields(message.payload))
         return
     headers = "".join(f" {key}={value}" for key, value in message.headers.items())
     click.echo(f"{message.name}{headers} {message.payload.decode(errors='backslashreplace')}")
 
 
-def _json_fields(payload: bytes) -> dict[str, object]:
+def body_fields(payload: bytes) -> dict[str, object]:
+    """A body as a field of a JSON value."""
     try:
         return {"payload": payload.decode()}
     except UnicodeDecodeError:

@@ -30,6 +30,8 @@ VERBS: Final = {
     "reply": ("call", "reply"),
     "pub": ("pub", "pub"),
     "sub": ("pub", "sub"),
+    "topic": ("topic", "topic"),
+    "group": ("group", "group"),
     "service": ("service", "service"),
     "t2": ("t2", "t2"),
     "config": ("config", "config"),

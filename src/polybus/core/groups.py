@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
@@ -27,7 +28,14 @@ from polybus.core.group_options import (
 )
 from polybus.core.member import Closed, Member
 from polybus.core.topic_events import Listeners, TopicEvent
-from polybus.errors import Conflict, InvalidName, NoSuchGroup, NoSuchTopic, OutOfRange
+from polybus.errors import (
+    Conflict,
+    InvalidName,
+    NoSuchGroup,
+    NoSuchTopic,
+    NotReachable,
+    OutOfRange,
+)
 from polybus.model.clock import Clock
 
 if TYPE_CHECKING:
@@ -98,11 +106,10 @@ class Groups:
                 self.spawn(self._remove_empty(group))
         if now >= self._poll_at:
             self._poll_at = now + POLL_S
-            for topic, of_topic in self._groups.items():
-                first = self.engine.topic(topic).first
-                for group in of_topic.values():
-                    if first > group.first:
-                        group.trimmed(first)
+            for topic in self.engine.topics():
+                for group in self.of(topic.name):
+                    if topic.first > group.first:
+                        group.trimmed(topic.first)
                     self.touch(group)
 
     # -- turns ------------------------------------------------------------------------------------------------
@@ -133,8 +140,10 @@ class Groups:
                 touched[group] = None
         now = self.clock.monotonic()
         for group in touched:
-            group.pump()
-            group.ledger.flush(now)
+            # While a topic is being removed the engine knows it no more; its groups are closed right after.
+            with suppress(NotReachable):
+                group.pump()
+                group.ledger.flush(now)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside; a failure nobody expected is logged, not lost."""
