@@ -48,7 +48,7 @@ class SimFile:
         self._disk = disk
         self._inode = inode
 
-    def write(self, position: int, parts: Sequence[bytes | memoryview]) -> None:
+    def write(self, position: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         data = b"".join(parts)
         with self._disk.step("write", self.path) as cut:
             if cut is not None:

@@ -1,8 +1,8 @@
 """Chunks: a run of records as columns, the unit in which a topic is stored, read over the network and handed to Spark.
 
 Invariant: every byte of a chunk is under one of its two checksums, and the columns lie as Arrow
-wants them, so that an Arrow array is a view. Only the standard library is needed; pyarrow is
-imported when `to_arrow` is called.
+wants them, so that an Arrow array is a view. Only the standard library is needed, since Spark's
+executors have no more; pyarrow is imported when `to_arrow` is called, msgspec for records.
 
     header, 80 bytes, little endian                     body, every column padded to 8 bytes
      0 magic "PBCK"      40 count             u32        times         int64[count], microseconds
@@ -87,6 +87,14 @@ class ChunkHeader:
         """All bytes of the chunk."""
         return HEADER_BYTES + self.body_bytes
 
+    def fields(self, body_crc: int = 0) -> tuple[int, ...]:
+        """What stands in the header behind its own checksum."""
+        return (
+            *(body_crc, self.base, self.first_us, self.last_us, self.count, self.body_bytes),
+            *(self.payload_stored, self.payload_plain, self.key_bytes, self.tag_bytes),
+            *(self.pairs, self.name_bytes, self.value_bytes, self.id_bytes),
+        )
+
 
 # -- encoding --------------------------------------------------------------------------------------
 
@@ -130,7 +138,7 @@ def encode_columns(
 ) -> bytes:
     """One chunk of ready columns; a column that nobody uses is None and costs nothing."""
     flags = 0
-    parts: list[Any] = [b"", times_us]
+    parts: list[Any] = [times_us]
     payload_ends = _ends(payloads)
     plain = payload_ends[-1]
     _put_ends(parts, payload_ends)
@@ -161,13 +169,62 @@ def encode_columns(
             payloads = (packed,)
     parts += payloads
     parts.append(_PADDING[stored % 8])
-    body = b"".join(parts)
     first, last = (times_us[0], times_us[-1]) if len(times_us) else (0, 0)
     sizes = (stored, plain, key_bytes, tag_bytes, pairs, name_bytes, value_bytes, id_bytes)
-    return _seal(flags, base, first, last, len(payload_ends) - 1, sizes, body)
+    return seal(flags, base, first, last, len(payload_ends) - 1, sizes, b"".join(parts))
 
 
-def _seal(
+def encode_open(base: int, time_us: int, payloads: Sequence[bytes]) -> ChunkView:
+    """A chunk of plain payloads of one time, its checksums left for later.
+
+    For who keeps it under a checksum of his own: `raw` and `head` compute them when somebody asks.
+    """
+    count = len(payloads)
+    ends = _ends(payloads)
+    plain = ends[-1]
+    size = _up(plain)
+    body_bytes = count * 8 + (count + 2) // 2 * 8 + size
+    header = ChunkHeader(
+        *(0, 0, base, time_us, time_us, count, body_bytes, plain, plain),
+        *(0, 0, 0, 0, 0, 0),
+    )
+    parts: list[Any] = [_open_head(header), array("q", [time_us]) * count]
+    _put_ends(parts, ends)
+    parts += payloads
+    parts.append(_PADDING[plain % 8])
+    return ChunkView(b"".join(parts), header, sealed=False)
+
+
+def join_plain(views: Sequence[ChunkView]) -> bytes:
+    """Neighbouring chunks without keys, tags, headers, ids and compression as one, column by column."""
+    ends = array("i", [0])
+    for view in views:
+        shift = ends[-1]
+        ends.extend([end + shift for end in view.payload_ends[1:].tolist()])
+    plain = ends[-1]
+    parts: list[Any] = [view.times for view in views]
+    _put_ends(parts, ends)
+    parts += [view.payload_view() for view in views]
+    parts.append(_PADDING[plain % 8])
+    first, last = views[0].header.first_us, views[-1].header.last_us
+    sizes = (plain, plain, 0, 0, 0, 0, 0, 0)
+    base = views[0].header.base
+    return seal(0, base, first, last, len(ends) - 1, sizes, b"".join(parts))
+
+
+def parse_open(buf: Buffer) -> ChunkView:
+    """A chunk whose checksums were left open; the caller answers for its bytes.
+
+    Raises:
+        CorruptRecord: it does not look like one.
+    """
+    header = _parse_fields(buf, "chunk", 0)
+    if len(buf) < header.length:
+        raise CorruptRecord("chunk", 0, f"{len(buf)} of {header.length} bytes are there")
+    return ChunkView(buf, header, sealed=False)
+
+
+def seal(
     flags: int,
     base: int,
     first_us: int,
@@ -176,10 +233,21 @@ def _seal(
     sizes: tuple[int, ...],
     body: Buffer,
 ) -> bytes:
+    """Put the header and its checksums before a body whose columns are laid out already."""
+    fields = (zlib.crc32(body), base, first_us, last_us, count, len(body), *sizes)
+    return b"".join((_head(flags, fields), body))
+
+
+def _head(flags: int, fields: tuple[int, ...]) -> bytes:
     start = struct.pack("<4sBBH", MAGIC, VERSION, flags, HEADER_BYTES)
-    checked = _CHECKED.pack(zlib.crc32(body), base, first_us, last_us, count, len(body), *sizes)
+    checked = _CHECKED.pack(*fields)
     crc = zlib.crc32(checked, zlib.crc32(start))
-    return b"".join((start, crc.to_bytes(4, "little"), checked, body))
+    return b"".join((start, crc.to_bytes(4, "little"), checked))
+
+
+def _open_head(header: ChunkHeader) -> bytes:
+    start = struct.pack("<4sBBHI", MAGIC, VERSION, header.flags, HEADER_BYTES, 0)
+    return start + _CHECKED.pack(*header.fields())
 
 
 def _ends(values: Iterable[Any]) -> array[int]:
@@ -209,13 +277,19 @@ def parse_header(buf: Buffer, source: str = "chunk", position: int = 0) -> Chunk
     Raises:
         CorruptRecord: naming `source` and `position`.
     """
-    if len(buf) < HEADER_BYTES:
-        raise CorruptRecord(source, position, f"{len(buf)} bytes are no chunk header")
-    magic, version, flags, size, crc, *rest = _HEADER.unpack_from(buf)
-    if magic != MAGIC:
-        raise CorruptRecord(source, position, "no chunk begins here")
+    header = _parse_fields(buf, source, position)
+    crc = int.from_bytes(buf[8:12], "little")
     if crc != zlib.crc32(buf[12:HEADER_BYTES], zlib.crc32(buf[:8])):
         raise CorruptRecord(source, position, "the header's checksum does not match")
+    return header
+
+
+def _parse_fields(buf: Buffer, source: str, position: int) -> ChunkHeader:
+    if len(buf) < HEADER_BYTES:
+        raise CorruptRecord(source, position, f"{len(buf)} bytes are no chunk header")
+    magic, version, flags, size, _, *rest = _HEADER.unpack_from(buf)
+    if magic != MAGIC:
+        raise CorruptRecord(source, position, "no chunk begins here")
     if version != VERSION or size != HEADER_BYTES:
         raise CorruptRecord(source, position, f"chunk version {version} is not known")
     header = ChunkHeader(flags, *rest)
@@ -274,9 +348,22 @@ def _up(size: int) -> int:
 class ChunkView:
     """A parsed chunk: columns as views, records made when asked for."""
 
-    __slots__ = ("_at", "_blob", "_shift", "body", "buf", "header", "payload_ends", "times")
+    __slots__ = (
+        "_at",
+        "_blob",
+        "_head",
+        "_shift",
+        "body",
+        "buf",
+        "header",
+        "payload_ends",
+        "sealed",
+        "times",
+    )
 
-    def __init__(self, buf: Buffer, header: ChunkHeader) -> None:
+    def __init__(self, buf: Buffer, header: ChunkHeader, *, sealed: bool = True) -> None:
+        self.sealed = sealed
+        self._head: Buffer | None = None
         self.buf = buf
         self.header = header
         self.body = memoryview(buf)[HEADER_BYTES : header.length]
@@ -291,9 +378,22 @@ class ChunkView:
     end = property(lambda self: self.header.end)
 
     @property
-    def raw(self) -> memoryview:
+    def head(self) -> Buffer:
+        """The header's bytes with both checksums; with `body` behind it, this is the chunk."""
+        if self._head is None:
+            if self.sealed:
+                self._head = memoryview(self.buf)[:HEADER_BYTES]
+            else:
+                fields = self.header.fields(zlib.crc32(self.body))
+                self._head = _head(self.header.flags, fields)
+        return self._head
+
+    @property
+    def raw(self) -> bytes | memoryview:
         """The chunk's own bytes, without what follows."""
-        return memoryview(self.buf)[: self.header.length]
+        if self.sealed:
+            return memoryview(self.buf)[: self.header.length]
+        return b"".join((self.head, self.body))
 
     def __len__(self) -> int:
         return self.header.count
@@ -332,6 +432,9 @@ class ChunkView:
 
     def payload_view(self) -> memoryview:
         """All payload bytes, uncompressed, one after the other."""
+        if not self.header.flags & ZLIB:
+            begin = self._at[7]
+            return self.body[begin : begin + self.header.payload_plain]
         blob, shift = self._plain()
         return memoryview(blob)[shift : shift + self.header.payload_plain]
 
@@ -417,14 +520,11 @@ class ChunkView:
     def rebased(self, base: int, times_us: array[int] | None = None) -> bytes:
         """The same records at other offsets, and at other times where given."""
         h = self.header
-        sizes = (
-            *(h.payload_stored, h.payload_plain, h.key_bytes, h.tag_bytes),
-            *(h.pairs, h.name_bytes, h.value_bytes, h.id_bytes),
-        )
+        sizes = h.fields()[6:]
         if times_us is None:
-            return _seal(h.flags, base, h.first_us, h.last_us, h.count, sizes, self.body)
+            return seal(h.flags, base, h.first_us, h.last_us, h.count, sizes, self.body)
         body = b"".join((times_us, self.body[h.count * 8 :]))
-        return _seal(h.flags, base, times_us[0], times_us[-1], h.count, sizes, body)
+        return seal(h.flags, base, times_us[0], times_us[-1], h.count, sizes, body)
 
     def check(self, source: str = "chunk", position: int = 0) -> None:
         """Look at every column, for chunks that come from elsewhere: ends that lie would lead Arrow astray.

@@ -156,7 +156,7 @@ class _Copy:
         # Staged files are listed after the log files: a publication in the log has its chunks there.
         for name in ("log", "topics", "staged"):
             (self._target / name).mkdir()
-        self._total = sum(s.length for s in segments) + sum(p.stat().st_size for p in logs)
+        self._total = sum(s.length for s in segments) + sum(map(_size, logs))
         for path in logs:
             self._advance(_copy_log(path, self._target / "log" / path.name))
         staged = sorted((self._folder / "staged").iterdir())
@@ -176,6 +176,13 @@ class _Copy:
         self._done += size
         if self._progress is not None:
             self._progress(self._done, max(self._total, self._done))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0  # a trimmed log file, renamed for its next use
 
 
 def _copy_log(source: Path, goal: Path) -> int:

@@ -38,12 +38,13 @@ _PAD: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0"
 class Prepared:
     """The bytes of one frame on their way to the disk."""
 
-    __slots__ = ("body", "crc", "epoch", "sequence", "sync")
+    __slots__ = ("crc", "epoch", "parts", "sequence", "size", "sync")
 
     def __init__(self) -> None:
         self.sequence = 0
         self.epoch = 0
-        self.body = b""
+        self.parts: list[bytes] = []  # the body, in few pieces
+        self.size = 0  # of the body
         self.crc = 0
         self.sync = True
 
@@ -95,7 +96,7 @@ class CommitLog:
         self._spares: list[Path] = []
         self._file: OpenFile | None = None
         self._salt = b""
-        self._position = 0
+        self._position = self._size = 0
         self._unsynced = False
         self._number = 0
         self._last = 0  # the last frame written
@@ -186,22 +187,22 @@ class CommitLog:
                 return
 
     def _write(self, batches: list[Prepared]) -> list[Prepared]:
-        room = self._file_bytes - self._position
-        if self._file is None or FRAME_HEADER_BYTES + padded(len(batches[0].body)) > room:
-            self._rotate()
-            room = self._file_bytes - self._position
+        room = self._size - self._position
+        if self._file is None or FRAME_HEADER_BYTES + padded(batches[0].size) > room:
+            self._rotate(FRAME_HEADER_BYTES + padded(batches[0].size))
+            room = self._size - self._position
         assert self._file is not None
         parts: list[bytes] = []
         used = taken = 0
         last, wants_sync = self._last, False
         for batch in batches:
-            size = len(batch.body)
+            size = batch.size
             if used + FRAME_HEADER_BYTES + padded(size) > room and taken:
                 break
             head = encode_frame_header(
                 self._salt, batch.sequence, last, self._synced, size, batch.crc
             )
-            parts += (head, batch.body, _PAD[size % 8])
+            parts += (head, *batch.parts, _PAD[size % 8])
             used += FRAME_HEADER_BYTES + padded(size)
             last = batch.sequence
             wants_sync = wants_sync or batch.sync
@@ -221,30 +222,35 @@ class CommitLog:
         self._report(written, None)
         return rest
 
-    def _rotate(self) -> None:
-        """Begin a new file, a trimmed one if there is any; when that fails, the old one stays in use."""
+    def _rotate(self, needed: int) -> None:
+        """Begin a new file, a trimmed one if there is any; when that fails, the old one stays in use.
+
+        A frame that does not fit the usual size gets a file of its own size.
+        """
         if self._file is not None and self._unsynced:
             self._file.sync()
             self._synced = self._last
             self._unsynced = False
-        opened, salt = self._new_file(self._number)
+        size = max(self._file_bytes, FILE_HEADER_BYTES + needed)
+        opened, salt = self._new_file(self._number, size)
         if self._file is not None:
             self._file.close()
         with self._mutex:
             self._kept.append(LogFile(opened.path, self._number, self._last))
         self._file, self._salt, self._position = opened, salt, FILE_HEADER_BYTES
+        self._size = size
         self._number += 1
 
-    def _new_file(self, number: int) -> tuple[OpenFile, bytes]:
+    def _new_file(self, number: int, size: int) -> tuple[OpenFile, bytes]:
         path = self._folder / log_name(number)
-        spare = self._spares.pop() if self._spares else None
+        spare = self._spares.pop() if self._spares and size == self._file_bytes else None
         if spare is not None:
             self._files.rename(spare, path)
         opened = self._files.open(path, create=spare is None)
         salt = os.urandom(SALT_BYTES)
         try:
             if spare is None:
-                opened.allocate(self._file_bytes)
+                opened.allocate(size)
             opened.write(0, [encode_file_header(number, salt)])
             opened.sync()
             # The name must be on disk before a frame in it counts.

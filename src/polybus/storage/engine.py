@@ -24,7 +24,7 @@ from polybus.core.engine import (
     TopicInfo,
     TopicOptions,
 )
-from polybus.errors import Conflict, NoSuchGroup, StorageError
+from polybus.errors import Conflict, Draining, NoSuchGroup, StorageError
 from polybus.model.clock import Clock
 from polybus.model.message import Call, Publication
 from polybus.model.name import check_name
@@ -35,7 +35,6 @@ from polybus.storage.checkpoint import Changes, Checkpoint, Meta
 from polybus.storage.commit_log import CommitLog, Prepared
 from polybus.storage.entry import Declared, Forgotten, Published, Removed, Saved, Staged, Trimmed
 from polybus.storage.files import DiskFiles, Files, FolderHold, FolderLock, storage_error
-from polybus.storage.frame import FRAME_HEADER_BYTES
 from polybus.storage.intake import Intake, Limits, draining
 from polybus.storage.mover import Mover
 from polybus.storage.reader import ChunkCache, Reader
@@ -54,7 +53,7 @@ FAR_BEHIND: Final = 2  # times the log's size at which producers wait for the mo
 class StorageOptions:
     """Sizes, in bytes. The defaults suit a node that has the folder for itself."""
 
-    log_file: int = 64 * MiB
+    log_file: int = 16 * MiB
     log_total: int = 128 * MiB  # beyond it every topic is moved, so that recovery stays short
     move_after: int = 16 * MiB
     segment: int = 64 * MiB
@@ -113,8 +112,7 @@ class EmbeddedEngine:
             raise
         self._state: State = found.state
         size = self._options
-        append = min(size.append, size.log_file // 2 - FRAME_HEADER_BYTES)
-        limits = Limits(size.queue, append, min(4 * MiB, size.log_file // 8))
+        limits = Limits(size.queue, size.append, size.log_file // 8)
         self._commit_log = CommitLog(self._folder / "log", self._files, size.log_file, self._report)
         self._intake = Intake(
             self._state, self._clock, limits, self._commit_log.submit, found.tail.next_sequence
@@ -234,10 +232,13 @@ class EmbeddedEngine:
             self._wanted.clear()
             self._moved_at = self._intake.taken_bytes
             try:
-                await self.retain()
+                if self._intake.refusal is None:
+                    await self.retain()
                 everything = self._commit_log.size > self._options.log_total
                 await self._mover.round(everything=everything)
                 self._intake.resume()
+            except Draining:
+                return  # the stop came in between; it runs the last round itself
             except (StorageError, OSError) as exc:
                 log.warning("moving into segments failed, will be tried again: %s", exc)
                 await self._refuse_held(exc)
@@ -385,6 +386,7 @@ class EmbeddedEngine:
                 lambda: [staging.find_staged(self._files, folder, found.id, t) for t in tickets]
             )
             self._state.log(topic)  # it may have been removed meanwhile
+            self._intake.give_offsets()
             base, parts = found.next, []
             for ticket, (count, size) in zip(tickets, sizes, strict=True):
                 parts.append(Staged(ticket, base, count, size))

@@ -6,7 +6,7 @@ live engine did.
     kind u8, topic u32, then by kind
       ROW      offset u64, time i64, payload u32; payload
       FULL     offset u64, time i64, payload, key, tag, id, headers u32 each; key, tag, id, headers (msgpack), payload
-      CHUNK    bytes u32; an encoded chunk (model.chunk), not compressed
+      CHUNK    bytes u32; a chunk (model.chunk), not compressed, its checksums left open: the frame has one
       STATE    bytes u32; a msgpack map of one of the small changes below
 """
 
@@ -20,7 +20,7 @@ import msgspec
 
 from polybus.core.engine import TopicOptions
 from polybus.errors import CorruptRecord
-from polybus.model.chunk import ChunkView, parse_chunk
+from polybus.model.chunk import ChunkView, parse_open
 from polybus.model.message import NO_HEADERS
 from polybus.model.record import NewRecord
 
@@ -113,9 +113,10 @@ def encode_row(topic: int, offset: int, time_ms: int, record: NewRecord) -> list
     return [head, record.key, tag, id_, headers, payload]
 
 
-def encode_chunk_entry(topic: int, chunk: bytes) -> list[bytes]:
-    """Many records, as the parts of their entry."""
-    return [SIZED_HEAD.pack(CHUNK, topic, len(chunk)), chunk]
+def encode_chunk_entry(topic: int, view: ChunkView) -> list[bytes]:
+    """Many records, as the parts of their entry; the frame's checksum stands for the chunk's own."""
+    assert isinstance(view.buf, bytes)
+    return [SIZED_HEAD.pack(CHUNK, topic, len(view.buf)), view.buf]
 
 
 def encode_change(topic: int, change: Change) -> bytes:
@@ -147,7 +148,7 @@ def scan_entries(body: memoryview, source: str, position: int) -> Iterator[Entry
                 _, topic, size = SIZED_HEAD.unpack_from(body, at)
                 at += SIZED_HEAD.size
                 data = bytes(body[at : at + size])
-                yield (topic, parse_chunk(data)) if kind == CHUNK else (topic, _decode_change(data))
+                yield (topic, parse_open(data)) if kind == CHUNK else (topic, _decode_change(data))
                 at += size
             else:
                 raise ValueError(f"entry kind {kind} is not known")

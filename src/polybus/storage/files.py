@@ -13,11 +13,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from polybus.errors import FolderInUse, StorageError, StorageFull
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MAX_PARTS: Final = 1024  # the system's limit for one gathering write
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class OpenFile(Protocol):
@@ -25,7 +26,7 @@ class OpenFile(Protocol):
 
     path: Path
 
-    def write(self, position: int, parts: Sequence[bytes | memoryview]) -> None:
+    def write(self, position: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         """Write all parts one after the other; an error leaves an unknown part of them there."""
 
     def read(self, position: int, size: int) -> bytes:
@@ -90,9 +91,16 @@ class DiskFile:
         self.path = path
         self._fd = fd
 
-    def write(self, position: int, parts: Sequence[bytes | memoryview]) -> None:
-        # Joined rather than gathered: one system call whatever the number of parts, and short writes are rare.
-        data = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+    def write(self, position: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        if len(parts) <= MAX_PARTS:
+            size = sum(map(len, parts))
+            written = os.pwritev(self._fd, parts, position)
+            if written == size:
+                return
+        else:
+            written = 0
+        data = memoryview(b"".join(parts))[written:]
+        position += written
         while data:
             written = os.pwrite(self._fd, data, position)
             position += written

@@ -22,7 +22,14 @@ from polybus.errors import (
     PolybusError,
     StorageError,
 )
-from polybus.model.chunk import MAX_BYTES, MAX_RECORDS, encode_chunk, parse_chunk
+from polybus.model.chunk import (
+    MAX_BYTES,
+    MAX_RECORDS,
+    ChunkView,
+    encode_chunk,
+    encode_open,
+    parse_chunk,
+)
 from polybus.model.clock import Clock
 from polybus.model.record import NewRecord
 from polybus.storage.commit_log import Prepared
@@ -42,6 +49,7 @@ from polybus.storage.topic_log import TopicLog
 
 CHUNK_FROM: Final = 8  # so many records at once are cheaper to encode as columns than row by row
 
+FEW_PARTS: Final = 16  # so many pieces are written as they are, without a copy
 RETRY_S: Final = 0.5  # how soon moves are written again after a failure
 
 _pack_row = ROW_HEAD.pack
@@ -59,13 +67,11 @@ class Limits:
 class Batch(Prepared):
     """A frame being filled, and what happens once it is durable."""
 
-    __slots__ = ("changes", "dones", "ends", "loose", "offsets", "parts", "size", "then")
+    __slots__ = ("changes", "dones", "ends", "loose", "offsets", "then")
 
     def __init__(self, sync: bool) -> None:
         super().__init__()
         self.sync = sync
-        self.parts: list[bytes] = []
-        self.size = 0
         self.ends: dict[TopicLog, int] = {}
         self.changes: list[tuple[int, Change]] = []
         self.loose: list[tuple[int, Moved]] = []  # changes nobody waits for
@@ -106,6 +112,9 @@ class Intake:
         self._outstanding: dict[int, Batch] = {}
         self._paused = False
         self._held: list[Batch] = []  # closed while paused
+        self._plain_logs: list[TopicLog] = []  # those with plain records of this turn
+        self._plain_bytes = 0
+        self._max_plain = limits.append - ROW_OVERHEAD
         self._aside = Batch(sync=True)  # changes taken while paused: they do not wait
         self._queued_bytes = 0
         self.taken_bytes = 0  # of all batches so far, for whoever decides when to move
@@ -121,49 +130,92 @@ class Intake:
             raise NoSuchTopic(topic)
         if self.refusal is not None:
             raise self.refusal
-        batch = self._open_os if log.os and log.hold <= self.synced else self._open
         if len(records) == 1:
             record = records[0]
-            payload = record.payload
-            if not (record.id or record.key or record.tag or record.headers):
-                # The common case, spelt out: a single plain record costs this and nothing else.
-                size = len(payload) + ROW_OVERHEAD
-                if size > self._limits.append:
+            if not (record.id or record.key or record.tag or record.headers or record.time_ms):
+                # The common case does the least that can be done now; the rest is done for many at once.
+                size = len(record.payload)
+                if size > self._max_plain:
                     self._check_size(records)
-                time_ms = self._now or self._set_now()
-                if record.time_ms and record.time_ms < time_ms:
-                    time_ms = record.time_ms
-                if time_ms < log.last_ms:
-                    time_ms = log.last_ms
-                else:
-                    log.last_ms = time_ms
-                offset = log.next
-                batch.parts += (_pack_row(ROW, log.id, offset, time_ms, len(payload)), payload)
-                batch.size += size
-                if not log.items:
-                    log.oldest = self.sequence
-                log.bases.append(offset)
-                log.items.append((time_ms, record))
-                log.tail_bytes += size
-                log.next = batch.ends[log] = offset + 1
-                batch.dones.append(done)
-                batch.offsets.append(offset)
+                if not log.plain:
+                    self._plain_logs.append(log)
+                log.plain.append(record)
+                log.plain_dones.append(done)
+                self._plain_bytes += size + ROW_OVERHEAD
                 if not self._scheduled:
                     self._schedule()
-                if batch.size > self._limits.frame:
+                if self._plain_bytes > self._limits.frame:
                     self.flush()
-                return self._queued_bytes + batch.size < self._limits.queue
+                return self._queued_bytes + self._plain_bytes < self._limits.queue
         self._check_size(records)
+        self.give_offsets()
+        batch = self._batch_for(log)
         batch.offsets.append(self._store(batch, log, records))
         batch.dones.append(done)
         self._taken(batch)
         return self._queued_bytes + batch.size < self._limits.queue
+
+    def _batch_for(self, log: TopicLog) -> Batch:
+        return self._open_os if log.os and log.hold <= self.synced else self._open
+
+    def give_offsets(self) -> None:
+        """Give out offsets to the plain records of this turn, topic by topic, and encode them."""
+        if not self._plain_logs:
+            return
+        logs, self._plain_logs, self._plain_bytes = self._plain_logs, [], 0
+        now_ms = self.now_ms()
+        for log in logs:
+            batch = self._open_os if log.os and log.hold <= self.synced else self._open
+            records, dones = log.plain, log.plain_dones
+            first, count = log.next, len(records)
+            if not log.items:
+                log.oldest = self.sequence
+            time_ms = log.last_ms = now_ms if now_ms > log.last_ms else log.last_ms
+            if count < CHUNK_FROM:
+                id_, offset = log.id, first
+                for record in records:
+                    payload = record.payload
+                    size = len(payload)
+                    batch.parts += (_pack_row(ROW, id_, offset, time_ms, size), payload)
+                    size += ROW_OVERHEAD
+                    batch.size += size
+                    log.tail_bytes += size
+                    log.bases.append(offset)
+                    log.items.append((time_ms, record))
+                    batch.offsets.append(offset)
+                    offset += 1
+                log.next = batch.ends[log] = offset
+            else:
+                self._store_payloads(batch, log, [record.payload for record in records], time_ms)
+                batch.ends[log] = log.next
+                batch.offsets += range(first, first + count)
+            batch.dones += dones
+            records.clear()
+            dones.clear()
+
+    def _store_payloads(
+        self, batch: Batch, log: TopicLog, payloads: list[bytes], time_ms: int
+    ) -> None:
+        if len(payloads) > MAX_RECORDS or sum(map(len, payloads)) > MAX_BYTES:
+            half = len(payloads) // 2
+            if half:
+                self._store_payloads(batch, log, payloads[:half], time_ms)
+                self._store_payloads(batch, log, payloads[half:], time_ms)
+                return
+        self._store_view(batch, log, encode_open(log.next, time_ms * 1000, payloads))
+
+    def _store_view(self, batch: Batch, log: TopicLog, view: ChunkView) -> None:
+        batch.parts += encode_chunk_entry(log.id, view)
+        batch.size += view.header.length
+        log.add(log.next, view, view.header.length)
+        log.next += view.header.count
 
     async def commit(self, operations: Sequence[Operation]) -> list[int]:
         """See `Engine.commit`."""
         self._check_open()
         logs = [self._check(operation) for operation in operations]
         self._check_size([r for o in operations if isinstance(o, Append) for r in o.records])
+        self.give_offsets()
         lax = all(log.os and log.hold <= self.synced for log in logs)
         lax = lax and all(isinstance(operation, Append) for operation in operations)
         batch = self._open_os if lax else self._open
@@ -297,7 +349,9 @@ class Intake:
             if not log.items:
                 log.oldest = self.sequence
             times = [self._time(log, record, now_ms) for record in fresh]
-            if len(fresh) < CHUNK_FROM:
+            if len(fresh) >= CHUNK_FROM and _are_plain(fresh):
+                self._store_payloads(batch, log, [r.payload for r in fresh], times[0])
+            elif len(fresh) < CHUNK_FROM:
                 self._store_rows(batch, log, fresh, times)
             else:
                 self._store_chunks(batch, log, fresh, times)
@@ -340,10 +394,7 @@ class Intake:
                 size += len(records[stop].payload)
                 stop += 1
             chunk = encode_chunk(log.next, records[start:stop], times[start:stop])
-            batch.parts += encode_chunk_entry(log.id, chunk)
-            batch.size += len(chunk)
-            log.add(log.next, parse_chunk(chunk, verify=False), len(chunk))
-            log.next += stop - start
+            self._store_view(batch, log, parse_chunk(chunk, verify=False))
             start = stop
 
     def _put_change(self, batch: Batch, log: TopicLog, change: Change) -> None:
@@ -381,6 +432,7 @@ class Intake:
 
     def flush(self) -> None:
         """Close the open batches and hand them to the commit log."""
+        self.give_offsets()
         self._scheduled = False
         self._now = 0
         if self._aside.used:
@@ -396,10 +448,13 @@ class Intake:
             self._close(batch)
 
     def _close(self, batch: Batch, *, aside: bool = False) -> None:
-        batch.body = body = b"".join(batch.parts)
-        batch.crc = zlib.crc32(body)
-        batch.parts = []
-        batch.size = len(body)
+        if len(batch.parts) > FEW_PARTS:
+            batch.parts = [b"".join(batch.parts)]
+        crc = 0
+        for part in batch.parts:
+            crc = zlib.crc32(part, crc)
+        batch.crc = crc
+        batch.size = sum(map(len, batch.parts))
         self._queued_bytes += batch.size
         if self._paused and not aside:
             self._held.append(batch)
@@ -423,6 +478,7 @@ class Intake:
         for batch in batches:
             del self._outstanding[batch.sequence]
             self._queued_bytes -= batch.size
+            batch.parts = []
             if error is None:
                 self._apply(batch)
             self._tell(batch, error)
@@ -448,6 +504,7 @@ class Intake:
 
     def _take_back(self, error: StorageError) -> None:
         """A batch failed: so does all that was built on it."""
+        self.give_offsets()
         self._epoch += 1
         lost = [*self._held, self._aside, self._open_os, self._open]
         self._queued_bytes -= sum(batch.size for batch in self._held)
@@ -488,6 +545,10 @@ class Intake:
 
 def _moved(move: Move) -> Moved:
     return Moved(move.group, move.floor, list(move.done), dict(move.attempts))
+
+
+def _are_plain(records: Sequence[NewRecord]) -> bool:
+    return not any(r.id or r.key or r.tag or r.headers or r.time_ms for r in records)
 
 
 def draining() -> Draining:

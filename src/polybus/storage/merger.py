@@ -55,7 +55,7 @@ def merge_segment(files: Files, topic: TopicLog, segment: Segment) -> Segment:
         file.write(0, [encode_segment_header(topic.id, generation, segment.base)])
         position = SEGMENT_HEADER_BYTES
         for view in pack_items(files, segment.base, views, topic.options.compression):
-            file.write(position, [view.raw])
+            file.write(position, [view.head, view.body])
             twin.index.add(view.header.base, position, view.header.length, view.header.last_us)
             twin.last_position, twin.chunks = position, twin.chunks + 1
             position += view.header.length

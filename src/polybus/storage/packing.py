@@ -5,14 +5,21 @@ Invariant: the records come out in order, at the offsets and times they had.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from polybus.model.chunk import MAX_BYTES, MAX_RECORDS, ChunkView, encode_chunk, parse_chunk
-from polybus.model.record import NewRecord, Record
+from polybus.model.chunk import (
+    MAX_BYTES,
+    MAX_RECORDS,
+    ChunkView,
+    encode_chunk,
+    join_plain,
+    parse_chunk,
+)
+from polybus.model.record import Record
 from polybus.storage.files import Files
-from polybus.storage.reader import read_part
-from polybus.storage.topic_log import Item, StagedPart
+from polybus.storage.reader import encode_rows, read_part
+from polybus.storage.topic_log import Item, Row, StagedPart
 
 LARGE_RECORDS: Final = 1024  # a chunk of this many records or bytes is copied as it is
 LARGE_BYTES: Final = 256 << 10
@@ -21,36 +28,26 @@ LARGE_BYTES: Final = 256 << 10
 def pack_items(
     files: Files, base: int, items: Sequence[Item], compression: str
 ) -> Iterator[ChunkView]:
-    """Chunks of good size out of the tail's items."""
-    records: list[NewRecord | Record] = []
-    times: list[int] = []
-    size = 0
-    for item in items:
-        if isinstance(item, tuple):
-            times.append(item[0])
-            records.append(item[1])
-            size += len(item[1].payload)
-        else:
-            view = read_part(files, item) if isinstance(item, StagedPart) else item
-            if is_large(view):
-                if records:
-                    yield _pack(base, records, times, compression)
-                    base += len(records)
-                    records, times, size = [], [], 0
-                yield _compressed(view, compression)
-                base += view.header.count
-                continue
-            more = view.records()
-            records += more
-            times += [record.time_ms for record in more]
-            size += view.header.length
-        if len(records) >= MAX_RECORDS or size >= MAX_BYTES:
-            yield _pack(base, records[:MAX_RECORDS], times[:MAX_RECORDS], compression)
-            base += min(len(records), MAX_RECORDS)
-            records, times = records[MAX_RECORDS:], times[MAX_RECORDS:]
-            size = sum(len(record.payload) for record in records)
-    if records:
-        yield _pack(base, records, times, compression)
+    """Chunks of good size out of the tail's items, which begin at `base`."""
+    small: list[ChunkView] = []
+    count = size = 0
+    for view in _views(files, base, items):
+        large = is_large(view)
+        if small and (
+            large
+            or count + view.header.count > MAX_RECORDS
+            or size + view.header.length > MAX_BYTES
+        ):
+            yield _compressed(_joined(small), compression)
+            small, count, size = [], 0, 0
+        if large:
+            yield _compressed(view, compression)
+            continue
+        small.append(view)
+        count += view.header.count
+        size += view.header.length
+    if small:
+        yield _compressed(_joined(small), compression)
 
 
 def is_large(view: ChunkView) -> bool:
@@ -58,14 +55,41 @@ def is_large(view: ChunkView) -> bool:
     return view.header.count >= LARGE_RECORDS or view.header.length >= LARGE_BYTES
 
 
-def _pack(
-    base: int, records: Sequence[NewRecord | Record], times: Sequence[int], compression: str
-) -> ChunkView:
-    return parse_chunk(encode_chunk(base, records, times, compression=compression), verify=False)
+def _views(files: Files, base: int, items: Iterable[Item]) -> Iterator[ChunkView]:
+    """Every item as a chunk, runs of rows as few."""
+    rows: list[Row] = []
+    size = 0
+    for item in items:
+        if isinstance(item, tuple):
+            rows.append(item)
+            size += len(item[1].payload)
+            if len(rows) < MAX_RECORDS and size < MAX_BYTES:
+                continue
+        if rows:
+            yield encode_rows(base, rows)
+            base += len(rows)
+            rows, size = [], 0
+        if not isinstance(item, tuple):
+            view = read_part(files, item) if isinstance(item, StagedPart) else item
+            yield view
+            base = view.header.end
+    if rows:
+        yield encode_rows(base, rows)
+
+
+def _joined(views: Sequence[ChunkView]) -> ChunkView:
+    if len(views) == 1:
+        return views[0]
+    if not any(view.header.flags for view in views):
+        return parse_chunk(join_plain(views), verify=False)
+    return _pack(views[0].header.base, [record for view in views for record in view], "none")
 
 
 def _compressed(view: ChunkView, compression: str) -> ChunkView:
     if compression == "none":
         return view
-    records = view.records()
-    return _pack(view.header.base, records, [r.time_ms for r in records], compression)
+    return _pack(view.header.base, view.records(), compression)
+
+
+def _pack(base: int, records: Sequence[Record], compression: str) -> ChunkView:
+    return parse_chunk(encode_chunk(base, records, compression=compression), verify=False)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from polybus.core.engine import GroupState, TopicInfo, TopicOptions
+from polybus.core.engine import Done, GroupState, TopicInfo, TopicOptions
 from polybus.model.chunk import ChunkView
 from polybus.model.record import NewRecord, Record
 from polybus.storage.dedup import DedupWindow
@@ -88,6 +88,8 @@ class TopicLog:
         "oldest",
         "options",
         "os",
+        "plain",
+        "plain_dones",
         "removed",
         "segments",
         "sinks",
@@ -113,6 +115,8 @@ class TopicLog:
         self.sinks: dict[str, tuple[int, int]] = {}
         self.dedup = DedupWindow()
         self.removed = False
+        self.plain: list[NewRecord] = []  # taken in this turn of the loop, without offsets yet
+        self.plain_dones: list[Done] = []
         self.changed = True
         self.changed_groups: set[str] = set()
         self.changed_sinks: set[str] = set()
@@ -139,13 +143,13 @@ class TopicLog:
         self.dedup.forget_from(self.end)
         self.next = self.end
 
-    def drop_tail(self, below: int) -> list[Item]:
-        """Drop the items of the tail that lie wholly below an offset, and return them."""
+    def drop_tail(self, below: int, size: int | None = None) -> list[Item]:
+        """Drop the items of the tail that lie wholly below an offset, and return them; `size` is theirs, if known."""
         keep = bisect_right(self.bases, below)
         if keep and self.bases[keep - 1] + item_count(self.items[keep - 1]) > below:
             keep -= 1
         gone = self.items[:keep]
-        self.tail_bytes -= sum(map(item_bytes, gone))
+        self.tail_bytes -= sum(map(item_bytes, gone)) if size is None else size
         del self.bases[:keep], self.items[:keep]
         return gone
 
