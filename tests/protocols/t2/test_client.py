@@ -4,6 +4,7 @@ import asyncio
 import gc
 import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import trustme
 
 from polybus.errors import (
+    AckTimeout,
     CallTimeout,
     ConfigError,
     Conflict,
@@ -32,6 +34,7 @@ from polybus.protocols.t2.client import Client, Connector, split_host
 from polybus.protocols.t2.room import T2Options
 from polybus.protocols.t2.server import ServerBuilder
 from polybus.protocols.t2.typed import PublishProtocol, RequestProtocol, decode, encode
+from polybus.protocols.t2.wire import ack_content, encode_frame
 
 
 class Price(msgspec.Struct):
@@ -401,3 +404,43 @@ def test_the_port_may_be_left_out(text, expected):
 def test_an_address_has_a_host_and_a_number(text):
     with pytest.raises(LocalProtocolError):
         split_host(text)
+
+
+@asynccontextmanager
+async def fake_bus(path: Path, answer: bytes) -> AsyncIterator[Client]:
+    """A client of somebody who sends these bytes, in pieces, and nothing else."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for piece in (answer[:3], answer[3:20], answer[20:]):
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        while await reader.read(1000):
+            pass
+        writer.close()
+        gone.set()
+
+    gone = asyncio.Event()
+    async with await asyncio.start_unix_server(serve, path):
+        client = await Connector.unix(path).connect()
+        yield client
+        await client.close()
+        async with asyncio.timeout(5):
+            await gone.wait()
+
+
+async def test_frames_come_in_any_pieces_and_a_bad_one_ends_the_connection(tmp_path):
+    ack = encode_frame(0, ack_content(b"\x02", None, 7))
+    async with fake_bus(tmp_path / "bus", ack + b"\x00\x10\x00\x01") as client:
+        async with asyncio.timeout(5):
+            await client.wait_closed()
+        with pytest.raises(ConnectionLost):
+            await client.publish_bytes("a", b"")
+
+
+async def test_a_bus_that_does_not_acknowledge_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(peer_module, "ACK_TIMEOUT", 0.01)
+    ack_of_nothing = encode_frame(0, ack_content(b"\x18\x63", None, None))
+    async with fake_bus(tmp_path / "bus", ack_of_nothing) as client:
+        with pytest.raises(AckTimeout):
+            await client.publish_bytes("a", b"")

@@ -706,3 +706,76 @@ def test_no_mutation_of_one_clients_bytes_harms_another(data):
     good.unit("KeepAlive")
     assert good.kinds() == ["Ack"]
     assert not good.closed
+
+
+def test_an_answer_in_an_unusual_form_is_passed_on_all_the_same(bus):
+    server, client = bus.client(), bus.client()
+    server.topic("Srv", "echo")
+    asked = client.payload("Req", "echo", b"x" * 30)
+    request = server.messages()[-1]
+    client.received()
+    content = response_content(encode_uint(request.id), "Ok", encode_data(b"pong"), False)
+    body = b"\xc1" + encode_frame(9, content)[4:]
+    server.send(len(body).to_bytes(4, "big") + body)
+    assert server.ack().error is None
+    (response,) = client.messages()
+    assert (response.req_id, response.payload()) == (asked, b"pong")
+    assert not bus.room.in_flight()
+
+
+def test_a_request_that_its_new_id_would_make_too_large_is_refused(bus):
+    server, client = bus.client(), bus.client()
+    server.topic("Srv", "echo")
+    server.received()
+    room = MAX_BODY - len(encode_frame(1, payload_content("Req", "echo", b"", False))[4:])
+    data = b"\x5a" + (room - 5).to_bytes(4, "big") + bytes(room - 5)
+    client.say(payload_content("Req", "echo", data, False))
+    error = client.ack().error
+    assert error is not None
+    assert error.name == "DeliveryFailed"
+    assert server.messages() == []
+
+
+def test_what_was_queued_for_a_peer_goes_out_before_what_finds_it_congested(make_bus):
+    bus = make_bus(bounds=Bounds(pending_bytes=9000, share_bytes=4000, high_water=600))
+    reader, writer = bus.client(), bus.client()
+    reader.topic("Sub", "a")
+    reader.received()
+    reader.tap.stuck = True
+    one = encode_frame(1, payload_content("Pub", "a", encode_data(b"1" * 500), False))
+    two = encode_frame(2, payload_content("Pub", "a", encode_data(b"2" * 500), False))
+    writer.send(one + two)
+    reader.connection.session.enqueue(topic_content("Sub", "x"))
+    reader.connection.session.room.flush()
+    writer.send(two + one)
+    reader.tap.unstick()
+    kinds = reader.received()
+    assert kinds.index(b"1" * 500) < kinds.index(b"2" * 500)
+
+
+def test_a_call_for_a_service_that_does_not_read_fails(make_bus):
+    bus = make_bus(bounds=Bounds(pending_bytes=900, share_bytes=500, high_water=100))
+    foreign, server = Foreign(bus), bus.client()
+    server.topic("Srv", "echo")
+    server.tap.stuck = True
+    for _ in range(8):
+        bus.router.call(Call(foreign, "echo", b"x" * 300))
+    assert {reply.status for reply in foreign.replies} == {Status.STALLED}
+    assert bus.room.in_flight() + len(foreign.replies) == 8
+
+
+def test_nothing_is_read_after_the_end(bus):
+    client = bus.client()
+    client.unit("Stop")
+    client.received()
+    client.connection.data_received(encode_frame(2, unit_content("KeepAlive")))
+    assert client.messages() == []
+
+
+def test_the_cache_of_routes_is_bounded(bus, monkeypatch):
+    monkeypatch.setattr("polybus.protocols.t2.session.MAX_ROUTES", 3)
+    client = bus.client()
+    for number in range(10):
+        client.payload("Pub", f"topic_{number}", b"x" * 30)
+        assert client.ack().recipients == 0
+        assert len(client.connection.session.routes) <= 3

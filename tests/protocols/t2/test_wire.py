@@ -369,3 +369,17 @@ def test_what_is_no_gzip_or_too_large_is_an_error():
 def test_the_empty_payload_is_the_real_one():
     assert decode_data(EMPTY) == b""
     assert encode_uint(2**40) == cbor2.dumps(2**40)
+
+
+@pytest.mark.parametrize("lead", range(5))
+def test_long_arrays_are_read_in_blocks_wherever_an_element_is_cut(lead):
+    payload = b"\x01" * lead + bytes(range(256)) * 40 + b"\x18" * 4097
+    message = parsed(payload_content("Pub", "a", array_of(payload), False))
+    assert decode_data(message.data) == payload
+
+
+def test_an_array_that_claims_more_than_the_frame_holds_is_refused():
+    with pytest.raises(RemoteProtocolError):
+        parse_message(
+            PUB.replace(b"aa", b"\x61a") % (b"\x9a\xff\xff\xff\xff\x01", b"\xf4"), CLIENT_KINDS
+        )
