@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import click
 
-from polybus.cli.output import print_json
 from polybus.server.units import DURATION, SIZE, Unit
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,8 +42,6 @@ class Moment(click.ParamType[int]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
@@ -60,11 +57,8 @@ def show_time(time_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def print_fields(fields: Mapping[str, object], as_json: bool) -> None:
-    """One thing: its fields under each other, or as JSON."""
-    if as_json:
-        print_json(fields)
-        return
+def print_fields(fields: Mapping[str, object]) -> None:
+    """One thing: its fields under each other."""
     width = max(len(name) for name in fields)
     for name, value in fields.items():
         click.echo(f"{name.replace('_', ' ').ljust(width)}  {value}".rstrip())

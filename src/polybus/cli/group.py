@@ -77,7 +77,7 @@ def _print_group(info: GroupInfo, as_json: bool) -> None:
     fields: dict[str, Any] = msgspec.to_builtins(info)
     members, options = fields.pop("members"), fields.pop("options")
     extra = options.pop("extra")
-    print_fields({**fields, **options, **extra}, as_json)
+    print_fields({**fields, **options, **extra})
     if members:
         click.echo()
         print_table(members, as_json)

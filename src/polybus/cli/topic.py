@@ -122,8 +122,7 @@ def _print_topic(info: TopicInfo, as_json: bool) -> None:
             "created": show_time(info.created_ms),
             **options,
             **extra,
-        },
-        as_json,
+        }
     )
 
 
