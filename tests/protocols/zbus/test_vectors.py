@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ LISTED: dict[str, dict[str, list[str]]] = json.loads(
 
 
 async def replayed(dialect: str, splits: int = 0) -> dict[str, Outcome]:
-    options = {"rpc_urls": "module"} if dialect == "L" else {}
+    options: dict[str, Any] = {"rpc_urls": "module"} if dialect == "L" else {}
     async with Bus(**options) as bus:
         replay = Replay(dialect, bus, splits)
         await replay.run()
