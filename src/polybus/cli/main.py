@@ -32,6 +32,8 @@ VERBS: Final = {
     "sub": ("pub", "sub"),
     "topic": ("topic", "topic"),
     "group": ("group", "group"),
+    "backup": ("backup", "backup"),
+    "restore": ("backup", "restore"),
     "service": ("service", "service"),
     "t2": ("t2", "t2"),
     "config": ("config", "config"),
