@@ -25,6 +25,7 @@ from polybus.transports.outbox import Outbox
 _ID: Final = b"\r\nid: "
 CLOSE: Final = {"connection": "close"}
 MAX_HEADS: Final = 256  # kept per connection; a client with more kinds of requests gains nothing
+SMALL_HEAD: Final = 512  # of programs that send one kind of request; browsers' heads are larger and vary
 
 
 class HttpSession:
@@ -81,6 +82,15 @@ class HttpSession:
     def framed(self) -> bool:
         """Whether every message has to be sent by itself (WebSocket)."""
         return self._socket is not None
+
+    @property
+    def party(self) -> Party | None:
+        """The application's side, once it has been asked for anything."""
+        return self._party
+
+    def keep_open(self) -> None:
+        """An answer that goes on (server-sent events) is a sign of life: the peer has nothing to send."""
+        self._alive = True
 
     # -- Session --
 
@@ -193,8 +203,11 @@ class HttpSession:
         cut = data.find(_ID, pos, end)
         ident = ""
         if cut < 0:
-            head = self._parse(data[pos:end])
+            raw = data[pos:end]
+            head = self._heads.get((raw, b"")) or self._parse(raw)
             ident = head.headers.pop("id", "")
+            if head.ordered and len(raw) <= SMALL_HEAD:
+                self._keep((raw, b""), head)
         else:
             after_id = data.find(b"\r\n", cut + 6)
             key = (data[pos:cut], data[after_id:end])
@@ -216,10 +229,13 @@ class HttpSession:
         head = self._parse(key[0] + key[1])
         if "id" not in head.headers:
             head.ordered = False
-            if len(self._heads) >= MAX_HEADS:
-                self._heads.clear()
-            self._heads[key] = head
+            self._keep(key, head)
         return head
+
+    def _keep(self, key: tuple[bytes, bytes], head: Head) -> None:
+        if len(self._heads) >= MAX_HEADS:
+            self._heads.clear()
+        self._heads[key] = head
 
     def _parse(self, raw: bytes) -> Head:
         settings = self.site.settings

@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from polybus.http.request import Request
+from polybus.http.response import encode_response
 from polybus.protocols.rmb.message import Generation
 
 Verdict = Literal[
@@ -113,7 +114,10 @@ _TEXTS: Final[dict[Verdict, str]] = {
     "failure": "internal server error: {}",
     "ok": "",
 }
+SERVER: Final = {"server": "polybus"}
+"""Tells other nodes that they may send several requests behind each other (see `peers`)."""
 _JSON: Final = {"content-type": "application/json"}
+_ACCEPTED_RAW: Final = encode_response(202, SERVER | {"connection": "keep-alive"})
 _ACCEPTED: Final = b'{"status": "accepted"}'
 
 
@@ -121,10 +125,13 @@ def answer(request: Request, face: Generation, verdict: Verdict, detail: object 
     """Answer a request as that kind of peer expects it."""
     status = STATUS[face][verdict]
     if face in ("rs", "documented"):
+        if verdict == "ok" and request.head.keep_alive:
+            request.send(_ACCEPTED_RAW)
+            return
         text = _TEXTS[verdict].format(detail)
         if face == "documented" and verdict == "gone":
             text = "message is not in the backlog any more"
-        request.respond(status, {}, text.encode("utf-8", "replace"))
+        request.respond(status, SERVER, text.encode("utf-8", "replace"))
         return
     if verdict in ("ok", "gone"):
         request.respond(status, _JSON, _ACCEPTED)

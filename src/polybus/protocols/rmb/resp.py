@@ -96,8 +96,7 @@ class RedisConnection(asyncio.Protocol):
 
     # -- Protocol --
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
