@@ -33,8 +33,7 @@ async def main():
 
 asyncio.run(main())
 """
-WRITE = re.compile(r"pwrite(?:v|64)\((\d+), .*record-(\d{4})")
-SYNC = re.compile(r"fdatasync\((\d+)(?:\)| <unfinished)")
+WRITE = re.compile(r"pwrite(?:v2?|64)\((\d+), .*record-(\d{4})")
 SYNCED = re.compile(r"fdatasync(?:\(\d+\)| resumed>\)).*= 0")
 ACK = re.compile(r'write\(1, "ack-(\d{4})"')
 
@@ -42,7 +41,14 @@ ACK = re.compile(r'write\(1, "ack-(\d{4})"')
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_each_ack_follows_the_sync_of_its_write(tmp_path: Path):
     trace = tmp_path / "trace"
-    command = ["strace", "-f", "-s", "4096", "-e", "trace=pwrite64,pwritev,fdatasync,write"]
+    command = [
+        "strace",
+        "-f",
+        "-s",
+        "4096",
+        "-e",
+        "trace=pwrite64,pwritev,pwritev2,fdatasync,write",
+    ]
     command += ["-o", str(trace), sys.executable, "-c", PRODUCER, str(tmp_path / "data")]
     subprocess.run(command, check=True, timeout=100, stdout=subprocess.DEVNULL)
     state: dict[str, str] = {}
