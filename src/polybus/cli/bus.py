@@ -17,7 +17,7 @@ import click
 
 from polybus.cli.output import print_json_line
 from polybus.client import Message
-from polybus.server.units import DURATION
+from polybus.model.units import DURATION
 
 F = TypeVar("F", bound=Callable[..., Any])
 

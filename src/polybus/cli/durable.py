@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from polybus.server.units import DURATION, SIZE, Unit
+from polybus.model.units import DURATION, SIZE, Unit
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from polybus.server.units import DURATION, GIB, MIB, SIZE
+from polybus.model.units import DURATION, GIB, MIB, SIZE
 
 Seconds = Annotated[float, DURATION]
 Bytes = Annotated[int, SIZE]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from polybus.errors import ConfigError
+from polybus.model.units import Unit
 from polybus.server.config import Config
-from polybus.server.units import Unit
 
 PREFIX: Final = "POLYBUS_"
 # Variables of other programs that a drop-in replacement has to honour.

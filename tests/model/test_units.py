@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.server.units import DURATION, SIZE
+from polybus.model.units import DURATION, SIZE
 
 
 @pytest.mark.parametrize(
