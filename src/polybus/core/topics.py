@@ -6,7 +6,7 @@ can be read gives the groups of that topic their turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from polybus.core.groups import Groups
 from polybus.core.topic_events import Listener, Listeners, TopicEvent
 from polybus.errors import Conflict, LimitExceeded, NoSuchTopic, PolybusError
 from polybus.model.clock import Clock
+from polybus.model.message import NO_HEADERS
 from polybus.model.record import NewRecord
 
 MAX_RECORD_BYTES: Final = (
@@ -162,8 +163,7 @@ class Topics:
         Raises:
             NoSuchTopic, InvalidName, LimitExceeded: nothing is taken.
         """
-        for record in records:
-            self._check_size(record)
+        self._check_sizes(records)
         if not records:
             raise LimitExceeded("at least one record is needed to produce", limit=1, actual=0)
         if topic in self._held:
@@ -197,12 +197,17 @@ class Topics:
 
         return stored
 
-    def _check_size(self, record: NewRecord) -> None:
-        size = len(record.payload) + len(record.key) + len(record.tag) + len(record.id)
-        if record.headers:
-            size += sum(len(key) + len(value) for key, value in record.headers.items())
-        if size > self.max_record_bytes:
-            raise LimitExceeded("record too large", limit=self.max_record_bytes, actual=size)
+    def _check_sizes(self, records: Sequence[NewRecord]) -> None:
+        headers: Mapping[str, str] = NO_HEADERS
+        header_bytes = 0
+        for record in records:
+            if record.headers is not headers:  # the messages of one producer mostly share theirs
+                headers = record.headers
+                header_bytes = sum(len(key) + len(value) for key, value in headers.items())
+            size = len(record.payload) + len(record.key) + len(record.tag) + len(record.id)
+            size += header_bytes
+            if size > self.max_record_bytes:
+                raise LimitExceeded("record too large", limit=self.max_record_bytes, actual=size)
 
     async def _create(self, topic: str) -> None:
         error: PolybusError | None = None

@@ -154,8 +154,8 @@ def encode_columns(
         pair_ends = _ends(headers)
         pairs = pair_ends[-1]
         _put_ends(parts, pair_ends)
-        name_bytes = _put_column(parts, [name.encode() for each in headers for name in each])
-        values = [value.encode() for each in headers for value in each.values()]
+        names, values = _encode_pairs(headers)
+        name_bytes = _put_column(parts, names)
         value_bytes = _put_column(parts, values)
     if ids is not None:
         flags |= IDS
@@ -248,6 +248,23 @@ def _head(flags: int, fields: tuple[int, ...]) -> bytes:
 def _open_head(header: ChunkHeader) -> bytes:
     start = struct.pack("<4sBBHI", MAGIC, VERSION, header.flags, HEADER_BYTES, 0)
     return start + _CHECKED.pack(*header.fields())
+
+
+def _encode_pairs(headers: Sequence[Mapping[str, str]]) -> tuple[list[bytes], list[bytes]]:
+    """All names and all values; headers that neighbours share are encoded once."""
+    names: list[bytes] = []
+    values: list[bytes] = []
+    last: Mapping[str, str] = NO_HEADERS
+    last_names: list[bytes] = []
+    last_values: list[bytes] = []
+    for each in headers:
+        if each is not last:
+            last = each
+            last_names = [name.encode() for name in each]
+            last_values = [value.encode() for value in each.values()]
+        names += last_names
+        values += last_values
+    return names, values
 
 
 def _ends(values: Iterable[Any]) -> array[int]:

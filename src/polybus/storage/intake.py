@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +31,7 @@ from polybus.model.chunk import (
     parse_chunk,
 )
 from polybus.model.clock import Clock
+from polybus.model.message import NO_HEADERS
 from polybus.model.record import NewRecord
 from polybus.storage.commit_log import Prepared
 from polybus.storage.entry import (
@@ -311,15 +312,15 @@ class Intake:
         return log
 
     def _check_size(self, records: Sequence[NewRecord]) -> None:
-        size = sum(
-            len(r.payload) + len(r.key) + len(r.tag) + len(r.id) + ROW_OVERHEAD for r in records
-        )
-        size += sum(
-            len(name) + len(value)
-            for record in records
-            if record.headers
-            for name, value in record.headers.items()
-        )
+        size = 0
+        headers: Mapping[str, str] = NO_HEADERS
+        header_bytes = 0
+        for record in records:
+            if record.headers is not headers:  # the records of one producer mostly share theirs
+                headers = record.headers
+                header_bytes = sum(len(name) + len(value) for name, value in headers.items())
+            size += len(record.payload) + len(record.key) + len(record.tag) + len(record.id)
+            size += header_bytes + ROW_OVERHEAD
         if size > self._limits.append:
             raise LimitExceeded("bytes in one append", limit=self._limits.append, actual=size)
 

@@ -20,7 +20,7 @@ from polybus.protocols.zbus.wire import VERSION, encode_reply, header_text, repl
 
 if TYPE_CHECKING:
     from polybus.http.request import Request
-    from polybus.model.record import Delivery
+    from polybus.model.record import Delivery, Record
 
 _OK: Final = status_line(200)
 # Plain HTTP means a browser may show it: what a producer sent must not run as a page of this node.
@@ -79,11 +79,17 @@ def error(ident: str, topic: str, exc: PolybusError) -> bytes:
             return text(500, ident, topic, f"500: Exception Caught, {exc.text}")
 
 
+def message_id(record: Record) -> str:
+    """The id a message was produced with; records of other wires may have one of their own."""
+    return record.key.decode("utf-8", "replace") or record.id
+
+
 def delivery(delivery: Delivery, request: Request) -> bytes:
     """A stored message as the answer to a consume (protocol page §5)."""
     record = delivery.record
     headers = dict(record.headers)
-    origin = headers.pop("id", record.id)
+    origin = message_id(record)
+    headers.pop("id", None)
     if "topic" not in headers:
         headers["topic"] = delivery.topic
     if record.tag and "tag" not in headers:

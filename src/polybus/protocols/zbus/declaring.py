@@ -172,7 +172,7 @@ class Declaring:
         if not info.first <= offset < info.end:
             raise OutOfRange(topic, offset, info.first, info.end)
         (record, *_) = await engine.read(topic, offset, 1, 1)
-        if record.headers.get("id", record.id) != msgid:
+        if answers.message_id(record) != msgid:
             raise Conflict(f"offset {offset} of {topic} holds another message")
 
 

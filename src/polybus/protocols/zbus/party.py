@@ -156,12 +156,14 @@ class ZbusParty(Endpoint):
         if plan.topic != self._topic and self._records:
             self._end_run()
         self._topic = plan.topic
-        headers = {"id": ident, **plan.headers}
         body = request.body if plan.body is None else plan.body
-        key = ident if self.room.options.deduplicate else ""
-        self._records.append(NewRecord(body, b"", plan.tag, headers, key))
+        # The id is the record's key: not its id, which would deduplicate, and not one of the headers, which all
+        # messages of this plan share.
+        key = ident.encode("utf-8", "replace")
+        repeat = ident if self.room.options.deduplicate else ""
+        self._records.append(NewRecord(body, key, plan.tag, plan.headers, repeat))
         if plan.acknowledged:
-            self._acks.append((request, plan.answer_head))
+            self._acks.append((request, plan.answer_head + key))
         elif request.head.ordered:
             request.send(encode_reply(200, reply_headers(ident)))
 
@@ -198,10 +200,10 @@ class ZbusParty(Endpoint):
         connection = self.connection
         if connection.framed or any(request.head.ordered for request, _ in acks):
             for request, head in acks:
-                request.send(head + request.id.encode() + end)
+                request.send(head + end)
         elif acks:
             self.traffic.messages_out += len(acks)
-            lines = [head + request.id.encode() for request, head in acks]
+            lines = [head for _, head in acks]
             lines.append(b"")
             connection.send(end.join(lines))
 
