@@ -57,10 +57,11 @@ class Member:
             return
         again = min(records, self.recalled)
         self.recalled -= again
-        if not self.group.options.ack:
-            self.group.ack(self, list(islice(self.unconfirmed, records - again)), None)
         self.wanted = min(self.wanted + records, MAX_IN_FLIGHT)
-        self.group.enqueue(self)
+        if self.group.options.ack:
+            self.group.enqueue(self)
+        else:
+            self.group.ack(self, list(islice(self.unconfirmed, records - again)), None)
 
     def recall(self) -> None:
         """Take the credit back that is not used yet; confirms nothing."""

@@ -250,6 +250,13 @@ def _open_head(header: ChunkHeader) -> bytes:
     return start + _CHECKED.pack(*header.fields())
 
 
+_NO_TEXTS: Final[tuple[bytes, list[int]]] = (b"", [])
+
+
+def _texts(raw: bytes, cuts: list[int]) -> list[str]:
+    return [raw[a:b].decode() for a, b in pairwise(cuts)]
+
+
 def _encode_pairs(headers: Sequence[Mapping[str, str]]) -> tuple[list[bytes], list[bytes]]:
     """All names and all values; headers that neighbours share are encoded once."""
     names: list[bytes] = []
@@ -479,21 +486,28 @@ class ChunkView:
         if not self.header.flags & HEADERS:
             return None
         cuts = self._ends_at(self._at[3], self.header.count)[start : stop + 1].tolist()
-        first, last = cuts[0], cuts[-1]
-        names = self._texts(self._at[4], first, last)
-        values = self._texts(self._at[5], first, last)
-        return [
-            dict(zip(names[a - first : b - first], values[a - first : b - first], strict=True))
-            if b > a
-            else NO_HEADERS
-            for a, b in pairwise(cuts)
-        ]
+        found: list[Mapping[str, str]] = []
+        last: Mapping[str, str] = NO_HEADERS
+        last_names = last_values = _NO_TEXTS
+        for a, b in pairwise(cuts):
+            if a == b:
+                found.append(NO_HEADERS)
+                continue
+            names, values = self._raw(self._at[4], a, b), self._raw(self._at[5], a, b)
+            # Neighbours mostly come from one producer: what is the same is read once and shared.
+            if values != last_values or names != last_names:
+                last = dict(zip(_texts(*names), _texts(*values), strict=True))
+                last_names, last_values = names, values
+            found.append(last)
+        return found
 
-    def _texts(self, position: int, start: int, stop: int) -> list[str]:
+    def _raw(self, position: int, start: int, stop: int) -> tuple[bytes, list[int]]:
+        """Texts `start` to `stop` of a column of pairs, undecoded, and where each ends."""
         ends, begin = self._column(position, self.header.pairs)
         cuts = ends[start : stop + 1].tolist()
-        body = self.body
-        return [str(body[begin + a : begin + b], "utf-8") for a, b in pairwise(cuts)]
+        first = cuts[0]
+        raw = bytes(self.body[begin + first : begin + cuts[-1]])
+        return raw, [cut - first for cut in cuts]
 
     def records(self, start: int = 0, stop: int | None = None) -> list[Record]:
         """Records `start` to `stop`, counted from the chunk's first."""

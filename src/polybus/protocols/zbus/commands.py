@@ -171,7 +171,8 @@ class Commands:
         except PolybusError as exc:
             request.send(answers.error(request.id, topic, exc))
         else:
-            request.send(answers.delivery(Delivery(route.name, command.group, record), request))
+            delivery = Delivery(route.name, command.group, record)
+            request.send(answers.Deliveries().encode(delivery, request))
 
     def unconsume(self, party: ZbusParty, command: Command, request: Request) -> None:
         if not self._needs_topic(command, request):

@@ -48,6 +48,7 @@ class ZbusParty(Endpoint):
         "_acks",
         "_backlog",
         "_busy",
+        "_deliveries",
         "_ordered_calls",
         "_records",
         "_serving",
@@ -79,6 +80,7 @@ class ZbusParty(Endpoint):
         # Commands that wait for the disk hold those behind them
         self._busy = False
         self._backlog: deque[Request] = deque()
+        self._deliveries = answers.Deliveries()
         self._slots: dict[tuple[str, str], Slot] = {}
         self._serving: dict[tuple[str, str], RpcCall] = {}
         self._ordered_calls: dict[str, Request] = {}
@@ -343,7 +345,7 @@ class ZbusParty(Endpoint):
             return
         slot.plain = request.head.ordered
         self.traffic.messages_out += 1
-        request.send(answers.delivery(delivery, request))
+        request.send(self._deliveries.encode(delivery, request))
 
     # -- what takes time --------------------------------------------------------------------------------------
 
