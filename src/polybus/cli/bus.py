@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
+from polybus.cli.contexts import chosen_url
 from polybus.cli.output import print_json_line
 from polybus.client import Message
 from polybus.model.units import DURATION
@@ -38,8 +40,14 @@ class Duration(click.ParamType[float]):
 
 def url_option(verb: F) -> F:
     """The flag `--url`: which node to talk to."""
-    help_text = "The node [default: $POLYBUS_URL, or this machine's port 15555]."
-    return click.option("--url", metavar="URL", help=help_text)(verb)
+
+    def choose(ctx: click.Context, param: click.Parameter, flag: str | None) -> str | None:
+        return chosen_url(flag, os.environ)
+
+    help_text = (
+        "The node [default: $POLYBUS_URL, the context in use, or this machine's port 15555]."
+    )
+    return click.option("--url", metavar="URL", callback=choose, help=help_text)(verb)
 
 
 def timeout_option(verb: F) -> F:

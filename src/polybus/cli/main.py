@@ -36,6 +36,8 @@ VERBS: Final = {
     "restore": ("backup", "restore"),
     "service": ("service", "service"),
     "t2": ("t2", "t2"),
+    "context": ("context", "context"),
+    "completion": ("completion", "completion"),
     "config": ("config", "config"),
     "errors": ("errors", "errors"),
     "version": ("version", "version"),
