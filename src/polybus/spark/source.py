@@ -1,0 +1,56 @@
+"""`format("polybus")`: what Spark creates for every read and write.
+
+Invariant: options are checked when a frame is made, before a job starts.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from polybus.errors import ConfigError
+from polybus.spark.options import Options, parse_options
+from polybus.spark.read import BatchReader, PushingReader, StreamReader
+from polybus.spark.write import BatchWriter, StreamWriter, check_columns
+
+HEADERS: Final = "headers MAP<STRING, STRING>, "
+SCHEMA: Final = (
+    "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, tag STRING, "
+    + HEADERS
+    + "payload BINARY"
+)
+
+
+class PolybusSource(DataSource):
+    """Topics of a node as rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "polybus"
+
+    def _options(self, *, streaming: bool = False) -> Options:
+        return parse_options(self.options, streaming=streaming)
+
+    def schema(self) -> str:
+        return SCHEMA if self._options().include_headers else SCHEMA.replace(HEADERS, "")
+
+    def reader(self, schema: StructType) -> BatchReader:
+        options = self._options()
+        return PushingReader(options) if options.pushdown else BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        return StreamReader(self._options(streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        if overwrite:
+            raise ConfigError('mode overwrite: a topic is a log; write with mode("append")')
+        options = self._options()
+        check_columns(schema, options)
+        return BatchWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        options = self._options(streaming=True)
+        check_columns(schema, options)
+        return StreamWriter(options)

@@ -1,0 +1,101 @@
+"""The executors' client against a real node: chunks, staging, refusals, reconnecting, imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import chain
+
+import pyarrow as pa
+import pytest
+
+from polybus.errors import NoSuchTopic, OutOfRange, PeerUnavailable, RemoteProtocolError
+from polybus.model.chunk import parse_chunk
+from polybus.spark.link import Link, Place
+from polybus.spark.options import parse_url
+from polybus.spark.packing import by_topic, chunks_of
+
+EXECUTOR_MODULES = ("link", "offsets", "options", "packing", "msgpack")
+
+
+def place_of(served) -> Place:
+    return Place(parse_url(served.url), patience=5)
+
+
+def offsets_of(chunks) -> list[int]:
+    return list(chain.from_iterable(range(v.base, v.end) for v in map(parse_chunk, chunks)))
+
+
+def test_fetched_chunks_hold_the_range_that_was_asked_for(served):
+    topic = served.topic(*(b"%d" % i for i in range(20_000)))
+    with Link(place_of(served)) as link:
+        found = offsets_of(link.fetch(topic, 5_000, 15_000, max_bytes=10_000))
+    assert set(range(5_000, 15_000)) <= set(found)
+    assert sorted(set(found)) == found
+
+
+def test_a_connection_that_is_lost_between_fetches_is_made_again(served):
+    topic = served.topic(*(bytes(100) for _ in range(20_000)))
+    with Link(place_of(served)) as link:
+        found = []
+        for chunk in link.fetch(topic, 0, 20_000, max_bytes=1):
+            found.append(chunk)
+            assert link._socket is not None
+            link._socket.close()
+    assert offsets_of(found) == list(range(20_000))
+
+
+def test_staged_chunks_are_invisible_until_published_and_a_repeat_is_a_no_op(served):
+    topic = served.topic()
+    rows = pa.record_batch({"payload": [b"%d" % i for i in range(10_000)]})
+    with Link(place_of(served)) as link:
+        tickets = link.stage(topic, chunks_of(rows))
+        assert len(tickets) == 3
+        assert link.topic(topic)["end"] == 0
+        assert link.publish(topic, "sink", 4, tickets) == 0
+        assert link.publish(topic, "sink", 4, link.stage(topic, chunks_of(rows))) == 0
+        assert link.topic(topic)["end"] == 10_000
+    assert served.payloads(topic) == [b"%d" % i for i in range(10_000)]
+
+
+def test_rows_are_divided_by_their_topic_in_order():
+    rows = pa.record_batch({"topic": ["a", "b", "a"], "payload": [b"1", b"2", b"3"]})
+    assert [(t, part["payload"].to_pylist()) for t, part in by_topic(rows, "")] == [
+        ("a", [b"1", b"3"]),
+        ("b", [b"2"]),
+    ]
+    assert [t for t, _ in by_topic(rows, "c")] == ["c"]
+
+
+def test_large_payloads_end_a_chunk_early():
+    rows = pa.record_batch({"payload": [bytes(400_000)] * 5 + [bytes(3_000_000), b""]})
+    chunks = list(chunks_of(rows))
+    assert [parse_chunk(chunk).count for chunk in chunks] == [2, 2, 1, 1, 1]
+
+
+def test_errors_of_the_node_come_as_errors(served):
+    topic = served.topic(b"1")
+    with Link(place_of(served)) as link:
+        with pytest.raises(NoSuchTopic, match="no such topic: nowhere"):
+            link.topic("nowhere")
+        with pytest.raises(OutOfRange):
+            list(link.fetch(topic, 17, 18))
+        with pytest.raises(RemoteProtocolError, match="sent nothing"):
+            list(link.fetch(topic, 1, 2))
+
+
+def test_an_address_without_a_node_is_refused_at_once():
+    with pytest.raises(PeerUnavailable, match="option url: no node answers at tcp://"):
+        Link(Place(parse_url("polybus://127.0.0.1:1")), eager=True).topics()
+
+
+def test_executors_need_the_standard_library_and_arrow_only():
+    code = (
+        "import sys\n"
+        + "".join(f"import polybus.spark.{name}\n" for name in EXECUTOR_MODULES)
+        + "import polybus.model.chunk\n"
+        "heavy = {'msgspec', 'uvloop', 'asyncio', 'lmdb', 'click', 'cbor2'}\n"
+        "print(*sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

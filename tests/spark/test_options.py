@@ -1,0 +1,63 @@
+"""Options are understood in all their forms, and refused with their name."""
+
+from __future__ import annotations
+
+import pytest
+
+from polybus.errors import ConfigError
+from polybus.spark.options import ANY_TOPIC, parse_options
+
+
+def test_defaults_read_everything_of_the_local_node():
+    options = parse_options({"topics": "orders"})
+    assert str(options.place) == "tcp://127.0.0.1:15555"
+    assert options.starting == {ANY_TOPIC: "earliest"}
+    assert options.ending == {ANY_TOPIC: "latest"}
+    assert parse_options({}, streaming=True).starting == {ANY_TOPIC: "latest"}
+
+
+@pytest.mark.parametrize("text", ["a,b/*", " a , b/* ", '["a", "b/*"]'])
+def test_topics_come_as_a_list_or_as_json(text):
+    assert parse_options({"topics": text}).topics == ("a", "b/*")
+
+
+def test_positions_come_as_words_times_and_per_topic():
+    given = {"startingOffsets": '{"a": 7, "b": "latest", "c": "1970-01-01T00:00:01Z"}'}
+    assert parse_options(given).starting == {
+        ANY_TOPIC: "earliest",
+        "a": 7,
+        "b": "latest",
+        "c": "@1000",
+    }
+    given = {"endingOffsets": "1970-01-01 00:00:02"}
+    assert parse_options(given).ending == {ANY_TOPIC: "@2000"}
+
+
+def test_tls_files_may_stand_in_the_address_or_beside_it():
+    options = parse_options({"url": "polybus+tls://host:1?ca=a.pem", "tlsCert": "c", "tlsKey": "k"})
+    assert options.place.address.options == {"ca": "a.pem", "cert": "c", "key": "k"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("url", "http://host"),
+        ("topics", "a//b"),
+        ("topics", "[1"),
+        ("startingOffsets", "17"),
+        ("startingOffsets", '{"a": -2}'),
+        ("endingOffsets", "{"),
+        ("rowsPerPartition", "0"),
+        ("maxRowsPerTrigger", "many"),
+        ("failOnDataLoss", "maybe"),
+        ("includeHeader", "true"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_name_of_the_option(name, value):
+    with pytest.raises(ConfigError, match=f"(?i)option {name}: "):
+        parse_options({name: value})
+
+
+def test_tls_files_without_tls_are_refused():
+    with pytest.raises(ConfigError, match="option url: TLS"):
+        parse_options({"tlsCa": "a.pem"})
