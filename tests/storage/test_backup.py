@@ -162,7 +162,7 @@ async def test_verification_names_every_damaged_place(opened: Opener, tmp_path: 
     cut = path.read_bytes()[: positions[2] + 10]
     path.write_bytes(cut)
     assert any("were written" in p.reason for p in verify_folder(base).problems)
-    logs = max((base / "log").glob("*.log"))
+    logs = max((base / "log").glob("[0-9]*.log"))
     data = bytearray(logs.read_bytes())
     frames = list(scan_frames(memoryview(bytes(data)), bytes(data[16:24])))
     data[frames[-2].position + 20] ^= 1

@@ -35,7 +35,7 @@ async def open_copy(folder: Path) -> EmbeddedEngine:
 
 
 def log_file(folder: Path) -> Path:
-    return max((folder / "log").glob("*.log"))
+    return max((folder / "log").glob("[0-9]*.log"))
 
 
 async def test_a_killed_node_has_everything_that_was_acknowledged(opened: Opener, tmp_path: Path):

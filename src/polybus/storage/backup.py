@@ -152,7 +152,7 @@ class _Copy:
         finally:
             checkpoint.close()
         segments = [s for topic in state.topics.values() for s in topic.segments]
-        logs = sorted((self._folder / "log").glob("*.log"))
+        logs = sorted((self._folder / "log").glob("[0-9]*.log"))
         # Staged files are listed after the log files: a publication in the log has its chunks there.
         for name in ("log", "topics", "staged"):
             (self._target / name).mkdir()

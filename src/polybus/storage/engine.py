@@ -96,6 +96,7 @@ class EmbeddedEngine:
         self._wanted = asyncio.Event()
         self._moved_at = 0
         self._running = False
+        self._preparing: asyncio.Task[None] | None = None
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -203,6 +204,8 @@ class EmbeddedEngine:
         self._timer.cancel()
         self._wanted.set()
         await self._task
+        if self._preparing is not None:
+            await self._preparing
         try:
             await self._mover.round(everything=True)
         except (StorageError, OSError) as exc:
@@ -221,6 +224,8 @@ class EmbeddedEngine:
 
     def _reported(self, batches: list[Prepared], error: StorageError | None) -> None:
         self._intake.reported(batches, error)  # type: ignore[arg-type]
+        if self._commit_log.low and self._preparing is None and self._running:
+            self._preparing = self._loop.create_task(self._prepare())
         if self._intake.taken_bytes - self._moved_at >= self._options.move_after:
             self._wanted.set()
             if self._commit_log.size > self._options.log_total * FAR_BEHIND:
@@ -264,6 +269,14 @@ class EmbeddedEngine:
             # Under the lock, so that nothing is published while it expires.
             published = published_tickets(self._state)
             await self._in_pool(lambda: self._expire_if_free(published))
+
+    async def _prepare(self) -> None:
+        try:
+            await self._in_pool(self._commit_log.prepare)
+        except StorageError as exc:
+            # The commit log makes its own file when it needs one, and reports if it cannot.
+            log.info("no commit log file was prepared: %s", exc)
+        self._preparing = None
 
     def _look_after(self) -> None:
         self._wanted.set()
