@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Generator,
+    Mapping,
+    Sequence,
+)
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
@@ -168,6 +175,7 @@ class Bus(TopicVerbs):
         *,
         timeout: float | None = CALL_TIMEOUT,
         headers: Mapping[str, str] = NO_HEADERS,
+        twin: int | None = None,
     ) -> bytes: ...
     @overload
     async def call(
@@ -178,7 +186,19 @@ class Bus(TopicVerbs):
         type: type[T],
         timeout: float | None = CALL_TIMEOUT,
         headers: Mapping[str, str] = NO_HEADERS,
+        twin: int | None = None,
     ) -> T: ...
+    @overload
+    async def call(
+        self,
+        name: str,
+        payload: object = b"",
+        *,
+        type: type[Any] | None = None,
+        timeout: float | None = CALL_TIMEOUT,
+        headers: Mapping[str, str] = NO_HEADERS,
+        twin: Sequence[int],
+    ) -> list[Any]: ...
     async def call(
         self,
         name: str,
@@ -187,19 +207,32 @@ class Bus(TopicVerbs):
         type: type[T] | None = None,
         timeout: float | None = CALL_TIMEOUT,
         headers: Mapping[str, str] = NO_HEADERS,
-    ) -> T | bytes:
+        twin: int | Sequence[int] | None = None,
+    ) -> T | bytes | list[Any]:
         """Call a service and wait for its reply.
 
         Args:
             payload: bytes are sent as they are, anything else as JSON.
             type: what to decode the reply's JSON to; without it the reply is bytes.
             timeout: seconds until CallTimeout, and the deadline that the service's side gets.
+            twin: the number of the RMB twin that is asked for its command `name`; of several, all are asked at
+                once and their replies come as a list in the same order.
 
         Raises:
             NoSuchService, ServiceFailed, CallTimeout, Refused: as the node or the service says.
             ConnectionLost: the connection ended; whether the service acted is not known.
             PeerUnavailable: there was no connection within `timeout`.
         """
+        if twin is not None:
+            if not isinstance(twin, int):
+                kind: Any = type
+                names = [_of_twin(number, name) for number in twin]
+                calls = [
+                    self.call(each, payload, type=kind, timeout=timeout, headers=headers)
+                    for each in names
+                ]
+                return list(await asyncio.gather(*calls))
+            name = _of_twin(twin, name)
         link = self._at_hand() or await self._settled()
         reply = await link.call(name, encode_payload(payload), timeout=timeout, headers=headers)
         return reply if type is None else decode_payload(reply, type, name)
@@ -273,3 +306,8 @@ class Bus(TopicVerbs):
         for outcome in await asyncio.gather(*registering, return_exceptions=True):
             if outcome is not None:
                 raise outcome
+
+
+def _of_twin(twin: int, command: str) -> str:
+    """The shared name of another twin's command (DESIGN 3)."""
+    return f"twin/{twin}/{command.replace('.', '/')}"

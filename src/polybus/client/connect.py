@@ -34,7 +34,8 @@ def connect(url: str | None = None, *, token: str | None = None) -> Bus:
         url: `polybus://host:port`, `polybus+unix:///path`, `polybus+tls://host:port?ca=…&cert=…&key=…`; what a node
             prints as its address (`tcp://…`, `unix://…`, `tls://…`) means the same; `memory:` is a node in this
             process. `gsb://host:port`, `gsb+unix:///path` and `gsb+tls://host:port?hash=…` speak the wire of the Golem
-            Service Bus, to this node or to its original. Default: the variable POLYBUS_URL, or this machine's usual
+            Service Bus, to this node or to its original; `rmb://host:port` (of the twin's Redis) that of the Reliable
+            Message Bus. Default: the variable POLYBUS_URL, or this machine's usual
             port.
         token: who we are, for nodes that ask. Default: the variable POLYBUS_TOKEN.
 
@@ -89,6 +90,19 @@ def _t2(url: str, token: str) -> Callable[[], Link]:
     return lambda: T2Link(open_connection)
 
 
+def _rmb(url: str, token: str) -> Callable[[], Link]:
+    try:
+        from polybus.client.rmb import RmbLink
+        from polybus.protocols.rmb.resp import parse_redis_url
+    except ModuleNotFoundError as exc:
+        raise ConfigError(f"{url!r} needs {exc.name}: pip install 'polybus[rmb]'") from exc
+
+    scheme, _, rest = url.partition(":")
+    schemes = {"rmb": "redis", "rmb+tls": "rediss", "rmb+unix": "unix"}
+    redis = parse_redis_url(f"{schemes.get(scheme, scheme)}:{rest}")
+    return lambda: RmbLink(redis)
+
+
 def to_address(url: str, wire: str, default_port: int = DEFAULT_PORT) -> Address:
     """`wire://…` is TCP, `wire+unix:` and `wire+tls:` are what they say.
 
@@ -110,5 +124,6 @@ WIRES: Final[dict[str, Callable[[str, str], Callable[[], Link]]]] = {
     "memory": _memory,
     "gsb": _gsb,
     "t2": _t2,
+    "rmb": _rmb,
 }
 """Who makes a link for a URL and a token, by the scheme's first word."""

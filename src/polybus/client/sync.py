@@ -324,6 +324,7 @@ class SyncBus:
         *,
         timeout: float | None = CALL_TIMEOUT,
         headers: Mapping[str, str] = NO_HEADERS,
+        twin: int | None = None,
     ) -> bytes: ...
     @overload
     def call(
@@ -334,7 +335,19 @@ class SyncBus:
         type: type[T],
         timeout: float | None = CALL_TIMEOUT,
         headers: Mapping[str, str] = NO_HEADERS,
+        twin: int | None = None,
     ) -> T: ...
+    @overload
+    def call(
+        self,
+        name: str,
+        payload: object = b"",
+        *,
+        type: type[Any] | None = None,
+        timeout: float | None = CALL_TIMEOUT,
+        headers: Mapping[str, str] = NO_HEADERS,
+        twin: Sequence[int],
+    ) -> list[Any]: ...
     def call(
         self,
         name: str,
@@ -343,11 +356,15 @@ class SyncBus:
         type: type[T] | None = None,
         timeout: float | None = CALL_TIMEOUT,
         headers: Mapping[str, str] = NO_HEADERS,
-    ) -> T | bytes:
+        twin: int | Sequence[int] | None = None,
+    ) -> T | bytes | list[Any]:
         """See `Bus.call`."""
         kind: Any = type
-        work = self._bus.call(name, payload, type=kind, timeout=timeout, headers=headers)
-        reply: T | bytes = self._wait(work)
+        which: Any = twin
+        work = self._bus.call(
+            name, payload, type=kind, timeout=timeout, headers=headers, twin=which
+        )
+        reply: T | bytes | list[Any] = self._wait(work)
         return reply
 
     def call_streaming(

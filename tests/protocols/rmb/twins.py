@@ -50,7 +50,12 @@ class Twin:
         self.redis_server = EmbeddedRedis(None, free_port())
         self.settings = settings
         self.node: Node
-        self.client: real_redis.Redis[bytes]
+        self.client: real_redis.Redis
+
+    @property
+    def common_port(self) -> int:
+        """Where everything is served."""
+        return self.node.addresses[1].port
 
     @property
     def room(self) -> RmbRoom:
@@ -75,7 +80,8 @@ class Twin:
             redis=str(self.redis_server.url),
             **settings,
         )
-        config = Config(listen=(f"rmb+tcp://127.0.0.1:{self.port}",), data=None, rmb=rmb)
+        listen = (f"rmb+tcp://127.0.0.1:{self.port}", "tcp://127.0.0.1:0")
+        config = Config(listen=listen, data=None, rmb=rmb)
         self.node = Node(config, clock=self.world.clock)
         await self.node.start()
 
@@ -172,7 +178,7 @@ class World:
         return [self.twins[number] for number in numbers]
 
     def spawn(self, work: Any) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(work)
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._tasks.add(task)
         return task
 

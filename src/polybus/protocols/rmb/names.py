@@ -11,6 +11,7 @@ from typing import Final
 from polybus.model.name import is_name
 
 WIRE: Final = "rmb"
+PING: Final = "polybus.ping"  # answered by the node itself
 _TWIN: Final = "twin/"
 
 

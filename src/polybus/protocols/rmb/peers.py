@@ -8,6 +8,7 @@ the time of the message (docs/dependencies.md).
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -218,6 +219,15 @@ def _parse_head(head: bytes) -> _Head:
     return _Head(status, parts[2] if len(parts) > 2 else "", length, keep, pipelines)
 
 
+def _why(exc: Exception) -> str:
+    """Why there is no connection, in the words of the real daemon (protocol page §3.3)."""
+    if isinstance(exc, OSError) and exc.errno:
+        reason = f"{os.strerror(exc.errno)} (os error {exc.errno})"
+    else:
+        reason = str(exc) or "timed out"
+    return f"error trying to connect: tcp connect error: {reason}"
+
+
 class Peer:
     """All connections to one place.
 
@@ -272,7 +282,7 @@ class Peer:
                 )
         except (OSError, ssl.SSLError, TimeoutError) as exc:
             self._opening -= 1
-            self._refuse(f"cannot connect to {place}: {str(exc) or 'timed out'}")
+            self._refuse(_why(exc))
             return
         self._opening -= 1
         if self._closed:

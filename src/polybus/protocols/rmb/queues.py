@@ -21,6 +21,7 @@ BACKLOG: Final = "msgbus.system.backlog"
 RETRY: Final = "msgbus.system.retry"
 COUNTER: Final = "msgbus.counter."
 PENDING: Final = "polybus.rmb.pending"
+OWN: Final = "polybus.rmb.twin"  # whose Redis this is, for clients that ask their own twin
 PROXY_REQUEST_CMD: Final = "system.proxy.request"
 UPLOAD_CMD: Final = "msgbus.system.file.upload"
 

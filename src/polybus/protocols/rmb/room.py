@@ -34,6 +34,7 @@ from polybus.protocols.rmb.proxy import Proxy
 from polybus.protocols.rmb.queues import (
     FORWARD,
     LOCAL,
+    OWN,
     PENDING,
     REMOTE,
     REPLY,
@@ -163,6 +164,7 @@ class RmbRoom:
         if isinstance(probe, Exception):
             raise ConfigError(f"Redis at {self._url} cannot serve: {probe}; 6.2 or newer is needed")
         await self._restore()
+        self.redis.write([("SET", OWN, self.own)])
 
     def _check_key(self) -> None:
         own = self.directory.get(self.own)

@@ -14,7 +14,7 @@ from polybus.errors import PolybusError
 from polybus.model.message import Call, Reply, Status
 from polybus.protocols.rmb.answers import decode_dat, encode_dat
 from polybus.protocols.rmb.message import REPLY_QUEUE, Message, Unreadable, encode, parse_lenient
-from polybus.protocols.rmb.names import WIRE, to_shared
+from polybus.protocols.rmb.names import PING, WIRE, to_shared
 from polybus.protocols.rmb.pending import Waiting
 from polybus.protocols.rmb.queues import handler_queue
 from polybus.protocols.rmb.resp import Command
@@ -78,10 +78,13 @@ class Serving:
 
     def bridge(self, m: Message, answer: Callable[[Message], None]) -> bool:
         """Call the registered service of another wire, if there is one; `answer` gets its reply."""
+        room = self.room
+        if m.cmd == PING:
+            answer(reply_to(m, room.own, dat=m.dat))
+            return True
         name = self._route(m.cmd)
         if name is None:
             return False
-        room = self.room
         left = (m.now + m.exp) - room.wall_ms() / 1000
         call = Call(
             room.party,
