@@ -36,6 +36,7 @@ VERBS: Final = {
     "restore": ("backup", "restore"),
     "service": ("service", "service"),
     "t2": ("t2", "t2"),
+    "twin": ("twin", "twin"),
     "context": ("context", "context"),
     "completion": ("completion", "completion"),
     "config": ("config", "config"),
