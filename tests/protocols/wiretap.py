@@ -22,11 +22,14 @@ class WireTap:
         self.writes = 0
         self.stuck = False
         self.closed = False
+        self.lost = False
         self.reading = True
         self.high = 1 << 62
         self.protocol: Connection
 
     def write(self, data: bytes) -> None:
+        if self.lost:
+            raise RuntimeError("the handler is closed")  # as the event loop's transport does
         if self.closed:
             return
         self.writes += 1
@@ -103,7 +106,7 @@ class Peer:
         """The client goes."""
         if not self.gone:
             self.gone = True
-            self.tap.closed = True
+            self.tap.closed = self.tap.lost = True
             self.connection.connection_lost(None)
 
     def settle(self) -> None:

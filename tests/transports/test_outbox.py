@@ -110,7 +110,7 @@ def test_when_the_budget_is_spent_the_largest_queue_is_cut_first(connections):
     for peer in (small, large):
         peer.tap.stuck = True
         peer.connection.outbox.write(bytes(101))
-    connections.budget.limit = 1000
+    connections.budget.limit = 1200
     assert large.connection.outbox.offer(bytes(800), 1)
     assert small.connection.outbox.offer(bytes(100), 1)
     assert connections.budget.cuts == 0
@@ -123,9 +123,72 @@ def test_what_a_lost_connection_held_goes_back_to_the_budget(connections, peer):
     peer.tap.stuck = True
     peer.connection.outbox.write(bytes(101))
     peer.connection.outbox.offer(bytes(200), 1)
-    assert connections.budget.charged == 200
+    assert connections.budget.held == 301
     peer.hang_up()
-    assert connections.budget.charged == 0
+    assert connections.budget.held == 0
+
+
+def test_a_queue_that_moves_lets_one_sender_place_more_than_its_share_in_all(peer):
+    outbox = peer.connection.outbox
+    peer.tap.stuck = True
+    outbox.write(bytes(101))
+    for _ in range(50):
+        assert outbox.offer(bytes(100), 1)
+        del peer.tap.waiting[:100]
+    assert outbox.congested
+
+
+def test_a_peer_that_reads_its_replies_slowly_is_not_cut_for_their_sum(peer):
+    outbox = peer.connection.outbox
+    peer.tap.stuck = True
+    outbox.write(bytes(101))
+    for _ in range(50):
+        outbox.write(bytes(100))
+        del peer.tap.waiting[:100]
+    assert not peer.closed
+    assert not outbox.reading_paused
+
+
+def test_a_peer_that_never_takes_its_last_words_is_cut_too(peer, clock):
+    outbox = peer.connection.outbox
+    peer.tap.stuck = True
+    outbox.write(bytes(10))
+    outbox.close("enough")
+    for _ in range(5):
+        outbox.tick(clock.advance(1))
+    assert peer.tap.waiting
+    outbox.tick(clock.advance(1))
+    assert not peer.tap.waiting
+    assert outbox.close_reason == "enough"
+
+
+def test_late_output_for_a_peer_that_has_gone_harms_nobody(peer):
+    outbox = peer.connection.outbox
+    peer.hang_up()
+    outbox.write(b"late")
+    assert outbox.offer(b"late", 1)
+    assert outbox.closing
+    assert not outbox.pending_bytes
+
+
+def test_many_small_queues_draw_on_the_budget_as_well(connections, clock):
+    peers = [Peer(connections, quiet) for _ in range(3)]
+    for size, peer in enumerate(peers):
+        peer.tap.stuck = True
+        peer.connection.outbox.write(bytes(90 + size))
+    connections.budget.limit = 200
+    connections.tick(clock.advance(1))
+    assert [peer.closed for peer in peers] == [False, False, True]
+    assert connections.budget.held <= 200
+
+
+def test_the_beginnings_of_frames_draw_on_the_budget_as_well(connections, clock):
+    modest, greedy = Peer(connections, quiet), Peer(connections, quiet)
+    modest.connection.outbox.input = bytes(900)
+    greedy.connection.outbox.input = bytes(1200)
+    connections.tick(clock.advance(1))
+    assert (modest.closed, greedy.closed) == (False, True)
+    assert greedy.connection.outbox.close_reason == "memory budget spent"
 
 
 def test_reading_is_paused_and_resumed_once(peer):

@@ -41,9 +41,12 @@ class Connections:
     """How many connections ended for which reason (a short, bounded set of texts)."""
 
     def tick(self, now: float) -> None:
-        """Give every session its tick."""
+        """Give every session its tick; a fault of ours in one of them ends that connection only."""
         for connection in tuple(self.open):
-            connection.tick(now)
+            try:
+                connection.tick(now)
+            except Exception:
+                connection.fault()
 
 
 SessionFactory = Callable[["Connection"], Session]
@@ -83,16 +86,20 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=registry.bounds.high_water)
         self.peer = _peer_text(transport)
         self.opened_at = registry.clock.monotonic()
-        self.outbox = Outbox(transport, registry.bounds, registry.budget)
+        self.outbox = Outbox(transport, registry.bounds, registry.budget, self.opened_at)
         registry.accepted += 1
         registry.open.add(self)
         self.session.connection_made(self.outbox)
 
     def data_received(self, data: bytes) -> None:
+        if self.outbox.close_reason is not None:
+            return  # TLS passes on what was under way when we closed
         try:
             self.session.data_received(data)
         except RemoteProtocolError as exc:
             self.refuse(exc)
+        except Exception:
+            self.fault()
 
     def eof_received(self) -> bool:
         try:
@@ -125,6 +132,11 @@ class Connection(asyncio.Protocol):
             "connection %d from %s closed: %s", self.id, self.peer, exc.text, extra=self.subject
         )
         self.outbox.close("protocol error")
+
+    def fault(self) -> None:
+        """Cut a connection whose session stumbled over a mistake of ours; called while that is handled."""
+        log.exception("connection %d from %s cut", self.id, self.peer, extra=self.subject)
+        self.outbox.abort("internal error")
 
     @property
     def subject(self) -> dict[str, Any]:

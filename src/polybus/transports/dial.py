@@ -8,11 +8,22 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from typing import Final
 
 from polybus.errors import PeerUnavailable
 from polybus.transports.connection import Connection, Connections, SessionFactory
 from polybus.transports.tls import client_context
 from polybus.transports.url import Address
+
+# A peer that vanished without a word is noticed within half a minute, or two minutes if something was under way to it;
+# less would cut a node that takes nothing for a while because its disk is slow.
+_TCP_OPTIONS: Final = {
+    "TCP_NODELAY": 1,
+    "TCP_KEEPIDLE": 15,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 120_000,
+}
 
 
 async def dial(
@@ -43,8 +54,14 @@ async def dial(
             transport, opened = await loop.create_connection(
                 connection, address.host, address.port, ssl=context
             )
-            sock = transport.get_extra_info("socket")
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _tune(transport.get_extra_info("socket"))
             return opened
     except (OSError, ssl.SSLError, TimeoutError) as exc:
         raise PeerUnavailable(f"cannot connect to {address}: {str(exc) or 'timed out'}") from exc
+
+
+def _tune(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _TCP_OPTIONS.items():
+        if hasattr(socket, name):  # not every system has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -36,7 +36,8 @@ class Keeper:
     async def start(self) -> None:
         """Connect for the first time; raises what `connect` raises, and then nothing is left running."""
         await self._connect()
-        self._up.set()
+        if not self._down.is_set():
+            self._up.set()
         self._task = asyncio.create_task(self._keep(), name="polybus client")
 
     def lost(self) -> None:
@@ -85,6 +86,8 @@ class Keeper:
                 await self._connect()
             except PolybusError as exc:
                 log.debug("cannot connect again: %s", exc.text)
-            else:
+                continue
+            # It may have ended again before this task got its turn.
+            if not self._down.is_set():
                 self._up.set()
                 log.info("connected again")

@@ -8,7 +8,7 @@ peer's queue is over its total or over the sender's share of it, so that a full 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -39,36 +39,65 @@ class Transport(Protocol):
     def get_extra_info(self, name: str, default: Any = None) -> Any: ...
 
 
-class Budget:
-    """The memory that all outgoing queues of a node share; when it is spent, the largest queue is cut first."""
+class Gone:
+    """Stands in for a transport that is no more: late output for the peer falls away here."""
 
-    __slots__ = ("_congested", "charged", "cuts", "limit")
+    def write(self, data: bytes) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+
+GONE: Final = Gone()
+
+
+class Budget:
+    """The memory that all connections of a node share; when it is spent, the largest holder is cut first."""
+
+    __slots__ = ("_sizes", "cuts", "held", "limit")
 
     def __init__(self, limit: int = 1024 * MiB) -> None:
         self.limit = limit
-        self.charged = 0
+        self.held = 0
         self.cuts = 0
-        self._congested: set[Outbox] = set()
+        self._sizes: dict[Outbox, int] = {}
 
-    def join(self, outbox: Outbox) -> None:
-        self._congested.add(outbox)
-
-    def leave(self, outbox: Outbox, charged: int) -> None:
-        self._congested.discard(outbox)
-        self.charged -= charged
-
-    def charge(self, size: int) -> None:
-        self.charged += size
-        if self.charged > self.limit:
+    def hold(self, outbox: Outbox, size: int) -> None:
+        """Note how much a connection holds, at the most."""
+        self.held += size - self._sizes.pop(outbox, 0)
+        if size:
+            self._sizes[outbox] = size
+        if self.held > self.limit:
             self._cut_largest()
 
     def _cut_largest(self) -> None:
-        # Charges are given back only when a queue drains, so look at the real sizes before anybody is cut.
-        if sum(box.pending_bytes for box in self._congested) <= self.limit:
-            return
-        largest = max(self._congested, key=lambda box: box.pending_bytes)
-        self.cuts += 1
-        largest.abort("memory budget spent")
+        # A congested queue is noted as it grows and not as it drains: look at the real sizes before anybody is cut.
+        self._sizes = {box: box.held_bytes for box in self._sizes}
+        self.held = sum(self._sizes.values())
+        if self.held > self.limit:
+            largest = max(self._sizes, key=self._sizes.__getitem__)
+            self.held -= self._sizes.pop(largest)
+            self.cuts += 1
+            largest.abort("memory budget spent")
 
 
 class Outbox:
@@ -79,33 +108,32 @@ class Outbox:
         "_budget",
         "_charged",
         "_own_bytes",
-        "_progress",
         "_progress_at",
         "_shares",
         "_transport",
         "close_reason",
         "congested",
+        "input",
         "on_drained",
         "reading_paused",
         "write",
-        "written",
     )
 
-    def __init__(self, transport: Transport, bounds: Bounds, budget: Budget) -> None:
+    def __init__(self, transport: Transport, bounds: Bounds, budget: Budget, now: float) -> None:
         self._transport = transport
         self._bounds = bounds
         self._budget = budget
         self._shares: dict[int, int] | None = None
         self._charged = 0
         self._own_bytes = 0
-        self._progress = 0
-        self._progress_at = 0.0
-        self.written = 0
+        self._progress_at = now
         self.congested = False
         self.reading_paused = False
         self.close_reason: str | None = None
         self.on_drained: Callable[[], None] | None = None
         """Set by a session that wants to know when its congested queue has drained."""
+        self.input: Sized = ()
+        """Set by a session to where it keeps the beginning of a frame, which counts as held too."""
         # Not congested is the common case: then a write costs no call of ours at all.
         self.write: Callable[[bytes], None] = transport.write
 
@@ -113,6 +141,11 @@ class Outbox:
     def pending_bytes(self) -> int:
         """Bytes that wait for the peer to take them."""
         return self._transport.get_write_buffer_size()
+
+    @property
+    def held_bytes(self) -> int:
+        """What this connection costs in memory: output that waits, and input that makes no whole frame yet."""
+        return self._transport.get_write_buffer_size() + len(self.input)
 
     @property
     def closing(self) -> bool:
@@ -127,23 +160,25 @@ class Outbox:
             self._transport.write(data)
             return True
         size = len(data)
-        if self.pending_bytes + size > self._bounds.pending_bytes + self._bounds.share_bytes:
+        waiting = self.pending_bytes
+        if waiting + size > self._bounds.pending_bytes + self._bounds.share_bytes:
             return False
         shares = self._shares
         assert shares is not None
-        used = shares.get(sender, 0)
+        # Counted since the queue became congested; what was taken meanwhile may be used again.
+        used = min(shares.get(sender, 0), waiting)
         if used and used + size > self._bounds.share_bytes:
             return False
         shares[sender] = used + size
-        self._charge(size)
         self._transport.write(data)
+        self._charge(size)
         return True
 
     def _write_congested(self, data: bytes) -> None:
         # Answers to a peer that does not read them: first stop reading its requests, then cut it.
-        self._own_bytes += len(data)
-        self._charge(len(data))
+        self._own_bytes = min(self._own_bytes, self.pending_bytes) + len(data)
         self._transport.write(data)
+        self._charge(len(data))
         if self._own_bytes > self._bounds.pending_bytes:
             self.abort("it does not read its replies")
         elif self._own_bytes > self._bounds.share_bytes and not self.reading_paused:
@@ -151,7 +186,7 @@ class Outbox:
 
     def _charge(self, size: int) -> None:
         self._charged += size
-        self._budget.charge(size)
+        self._budget.hold(self, self._charged + len(self.input))
 
     def pause_reading(self) -> None:
         """Take no more input from this peer for now (its own share is used up, or a commit queue is full)."""
@@ -189,9 +224,8 @@ class Outbox:
         self._shares = {}
         self._own_bytes = 0
         self._charged = 0
-        self._progress = -self.pending_bytes
         self._progress_at = now
-        self._budget.join(self)
+        self._charge(self.pending_bytes)
 
     def drained(self) -> None:
         """The transport's buffer is small again."""
@@ -200,27 +234,26 @@ class Outbox:
         self.congested = False
         self.write = self._transport.write
         self._shares = None
-        self._budget.leave(self, self._charged)
-        self._charged = 0
         self.resume_reading()
         if self.on_drained is not None:
             self.on_drained()
 
     def tick(self, now: float) -> None:
-        """Cut a congested peer that has taken nothing for the write timeout."""
-        if not self.congested:
-            return
-        # More may have been queued since; only a queue whose head does not move is stalled. What was charged
-        # minus what waits is how much has been taken.
-        taken = self._charged - self.pending_bytes
-        if taken != self._progress:
-            self._progress = taken
+        """Settle with the budget; cut a peer that takes nothing for the write timeout, also while it is closed."""
+        waiting = self.pending_bytes
+        # More may have been queued since: only a queue of which nothing was taken is stalled.
+        taken = self._charged - waiting
+        self._charged = waiting
+        self._budget.hold(self, waiting + len(self.input))
+        if taken > 0 or not (self.congested or self.closing):
             self._progress_at = now
         elif now - self._progress_at > self._bounds.write_timeout:
             self.abort("it takes no data")
 
     def lost(self) -> None:
-        """The connection is gone: give its share of the budget back."""
-        if self.congested:
-            self.congested = False
-            self._budget.leave(self, self._charged)
+        """The connection is gone: late output falls away, and what was held goes back to the budget."""
+        self.congested = False
+        self.input = ()
+        self._transport = GONE
+        self.write = GONE.write
+        self._budget.hold(self, 0)

@@ -99,6 +99,7 @@ class GsbSession(GsbParty):
 
     def connection_made(self, outbox: Outbox) -> None:
         self.outbox = outbox
+        outbox.input = self._pieces
         self._last_seen = self._router.clock.monotonic()
         self._router.attach(self)
 

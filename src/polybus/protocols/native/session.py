@@ -119,6 +119,7 @@ class NativeSession(Endpoint):
 
     def connection_made(self, outbox: Outbox) -> None:
         self.outbox = outbox
+        outbox.input = self._frames
         self.peer = self._connection.peer
         self._heard_at = self._connection.opened_at
 

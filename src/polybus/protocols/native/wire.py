@@ -121,6 +121,9 @@ class Frames:
         self._buffer = bytearray()
         self._need = 4
 
+    def __len__(self) -> int:
+        return len(self._buffer)
+
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Whole frames, each as its own bytes; run to its end before the next input comes.
 

@@ -64,6 +64,7 @@ class T2Session(T2Party):
 
     def connection_made(self, outbox: Outbox) -> None:
         self.outbox = outbox
+        outbox.input = self._pieces
         self._last_seen = self.room.clock()
         self.room.parties.add(self)
         self.room.router.attach(self)

@@ -1,0 +1,84 @@
+"""What a session that goes wrong does to its own connection, and not to others."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from polybus.errors import RemoteProtocolError
+from polybus.model.clock import ManualClock
+from polybus.transports.connection import Connection, Connections
+from polybus.transports.outbox import Outbox
+from tests.protocols.wiretap import Peer
+
+
+class Stumbling:
+    """A session that fails in the way its input, or the test, says."""
+
+    def __init__(self) -> None:
+        self.inputs = 0
+        self.ticks = 0
+        self.fails_at_tick = False
+
+    def connection_made(self, outbox: Outbox) -> None: ...
+
+    def data_received(self, data: bytes) -> None:
+        self.inputs += 1
+        if data == b"bad":
+            raise RemoteProtocolError("bad input")
+        if data == b"mistake":
+            raise KeyError("a mistake of ours")
+
+    def eof_received(self) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+    def tick(self, now: float) -> None:
+        self.ticks += 1
+        if self.fails_at_tick:
+            raise KeyError("a mistake of ours")
+
+
+@pytest.fixture
+def connections(clock: ManualClock) -> Connections:
+    return Connections(clock)
+
+
+def connect(connections: Connections) -> tuple[Peer, Stumbling]:
+    session = Stumbling()
+
+    def factory(connection: Connection) -> Stumbling:
+        return session
+
+    return Peer(connections, factory), session
+
+
+def test_a_refused_connection_takes_no_more_input_and_is_logged_once(connections, caplog):
+    peer, session = connect(connections)
+    with caplog.at_level(logging.WARNING, "polybus.connection"):
+        for _ in range(3):
+            peer.connection.data_received(b"bad")
+    assert session.inputs == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        f"connection {peer.connection.id} from tap closed: bad input"
+    ]
+    peer.settle()
+    assert connections.ended == {"protocol error": 1}
+
+
+def test_a_mistake_of_ours_ends_the_connection_where_it_showed(connections, caplog):
+    peer, _session = connect(connections)
+    other, _session = connect(connections)
+    peer.send(b"mistake")
+    assert (peer.closed, other.closed) == (True, False)
+    assert "KeyError" in caplog.text
+    peer.settle()
+    assert connections.ended == {"internal error": 1}
+
+
+def test_a_mistake_at_a_tick_does_not_keep_the_others_from_theirs(connections, clock):
+    peers = [connect(connections) for _ in range(3)]
+    peers[1][1].fails_at_tick = True
+    connections.tick(clock.advance(1))
+    assert [session.ticks for _peer, session in peers] == [1, 1, 1]
+    assert [peer.closed for peer, _session in peers] == [False, True, False]
