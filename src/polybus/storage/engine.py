@@ -31,11 +31,12 @@ from polybus.model.name import check_name
 from polybus.model.record import NewRecord, Record
 from polybus.storage import staging
 from polybus.storage.backup import Backup, back_up
+from polybus.storage.batches import Limits
 from polybus.storage.checkpoint import Changes, Checkpoint, Meta
 from polybus.storage.commit_log import CommitLog, Prepared
 from polybus.storage.entry import Declared, Forgotten, Published, Removed, Saved, Staged, Trimmed
 from polybus.storage.files import DiskFiles, Files, FolderHold, FolderLock, storage_error
-from polybus.storage.intake import Intake, Limits, draining
+from polybus.storage.intake import Intake, draining
 from polybus.storage.mover import Mover
 from polybus.storage.reader import ChunkCache, Reader
 from polybus.storage.recovery import Progress, Recovered, check_version, recover, write_version
@@ -300,7 +301,6 @@ class EmbeddedEngine:
             known = self._state.topics.get(topic)
             id_ = known.id if known else self._state.next_id
             await self._intake.change(id_, Declared(topic, options, self._clock.wall_ms()))
-            self._intake.hold(self._state.topics[topic])
         return self.topic(topic)
 
     async def remove(self, topic: str) -> None:
