@@ -23,7 +23,7 @@ from polybus.server.node import Node
 
 def secret_of(twin: int) -> str:
     """As the captures have it: twin 1 is 01 x 32."""
-    return "0x" + f"{twin:02x}" * 32
+    return "0x" + f"{twin % 256:02x}" * 32
 
 
 def key_type_of(twin: int) -> KeyType:
