@@ -18,7 +18,7 @@ import pytest
 import polybus
 from tests.cli.processes import ANY_PORT, node
 
-collect_ignore_glob = [] if find_spec("pyspark") else ["test_spark_*.py"]
+collect_ignore_glob = [] if find_spec("pyspark") else ["test_spark_*.py", "test_browser_*.py"]
 
 # Warnings are errors here, and Spark's own Python code leaves sockets to the garbage collector.
 SPARK_WARNINGS = ("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

@@ -1,0 +1,364 @@
+"""`polybus pipeline`: the Spark programs of `polybus.spark.pipelines` from the command line.
+
+Invariant: Spark is imported when a pipeline runs, and an error of a pipeline ends in one line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from polybus.cli.output import json_option, print_json, print_table
+from polybus.errors import ALL as ERRORS
+from polybus.errors import ConfigError, PolybusError
+
+if TYPE_CHECKING:
+    from polybus.spark.pipelines.running import Bus, Watch
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_URL: Final = "polybus://127.0.0.1:15555"
+OWN_ERROR: Final = re.compile(
+    r"^polybus\.errors\.(" + "|".join(error.__name__ for error in ERRORS) + r"): (.*)$", re.M
+)
+
+
+def common(command: F) -> F:
+    """The options that every pipeline has."""
+    for option in reversed(
+        (
+            click.option(
+                "--url", envvar="POLYBUS_URL", default=DEFAULT_URL, help="Node to work with."
+            ),
+            click.option(
+                "--token",
+                envvar="POLYBUS_TOKEN",
+                default="",
+                help="Who we are, for nodes that ask.",
+            ),
+            click.option("--master", help="Spark cluster; default: this machine's cores."),
+            json_option,
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def lake_option(command: F) -> F:
+    """The folder of the lake."""
+    return click.option(
+        "--lake", required=True, help="Folder of the lake, on any file system of Spark."
+    )(command)
+
+
+def once_option(command: F) -> F:
+    """Whether the pipeline ends."""
+    return click.option("--once", is_flag=True, help="Do what is there and end (AvailableNow).")(
+        command
+    )
+
+
+@contextmanager
+def session(name: str, url: str, token: str, master: str | None) -> Iterator[Bus]:
+    """A Spark session for one pipeline; what polybus raised inside Spark comes out as itself."""
+    try:
+        from polybus.spark.pipelines.running import Bus
+        from polybus.spark.sessions import session as start
+    except ImportError as exc:
+        raise ConfigError(f"{exc.name} is missing: install the extra polybus[spark]") from exc
+    os.environ.setdefault("SPARK_LOG_LEVEL", "ERROR")
+    spark = start(f"polybus {name}", master)
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield Bus(spark, url, token)
+    except PolybusError:
+        raise
+    except Exception as exc:
+        raise own_error(exc) from exc
+    finally:
+        spark.stop()
+
+
+def own_error(exc: Exception) -> PolybusError:
+    """The polybus error that a Spark error tells of, or the first line of what it says."""
+    found = OWN_ERROR.findall(str(exc))
+    if not found:
+        return PolybusError(f"Spark failed: {str(exc).strip().splitlines()[0][:500]}")
+    name, text = found[-1]
+    cls = next(error for error in ERRORS if error.__name__ == name)
+    error = cls.__new__(cls)
+    PolybusError.__init__(error, text.strip())
+    return error
+
+
+@contextmanager
+def watching(what: str) -> Iterator[Watch]:
+    """A bar with rows, rows per second and lag, on a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description} {task.fields[rows]:,} rows"),
+        BarColumn(),
+        TextColumn("{task.fields[rate]:,.0f} rows/s, lag {task.fields[lag]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None, rows=0, rate=0.0, lag="?")
+
+        def watch(progress: Any) -> None:
+            known = progress.lag >= 0
+            bar.update(
+                task,
+                completed=progress.rows,
+                total=progress.rows + progress.lag if known else None,
+                rows=progress.rows,
+                rate=progress.rows_per_second,
+                lag=f"{progress.lag:,}" if known else "?",
+            )
+
+        yield watch
+
+
+@click.group()
+def pipeline() -> None:
+    """Archive, measure and replay topics with Spark."""
+
+
+@pipeline.command()
+@click.argument("topics")
+@lake_option
+@once_option
+@click.option(
+    "--as-json",
+    "parse",
+    is_flag=True,
+    help="Also keep payloads as columns; what is no JSON is rejected.",
+)
+@click.option("--max-rows", default=5_000_000, show_default=True, help="Most records of one batch.")
+@common
+def archive(
+    topics: str,
+    lake: str,
+    once: bool,
+    parse: bool,
+    max_rows: int,
+    url: str,
+    token: str,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Keep TOPICS (names and patterns, joined by commas) in a Parquet lake, each record exactly once."""
+    with session("archive", url, token, master) as bus, watching("archive") as watch:
+        from polybus.spark.pipelines.archive import archive as run
+
+        rows = run(bus, topics, lake, as_json=parse, once=once, max_rows=max_rows, watch=watch)
+    say({"archived": rows}, as_json)
+
+
+@pipeline.command()
+@lake_option
+@common
+def compact(lake: str, url: str, token: str, master: str | None, as_json: bool) -> None:
+    """Merge the small files of a lake."""
+    with session("compact", url, token, master) as bus:
+        from polybus.spark.pipelines.archive import compact as run
+
+        before, after = run(bus, lake)
+    say({"folders_before": before, "folders_after": after}, as_json)
+
+
+@pipeline.command()
+@lake_option
+@once_option
+@click.option("--topic", default="polybus.journal", show_default=True, help="The journal.")
+@click.option("--window", default="1 minute", show_default=True)
+@click.option("--lateness", default="2 minutes", show_default=True, help="How late a row may come.")
+@common
+def traffic(
+    lake: str,
+    once: bool,
+    topic: str,
+    window: str,
+    lateness: str,
+    url: str,
+    token: str,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Count the journal per window, protocol and name, into the lake and the topic polybus.traffic."""
+    with session("traffic", url, token, master) as bus, watching("traffic") as watch:
+        from polybus.spark.pipelines.traffic import run_traffic
+
+        rows = run_traffic(
+            bus, lake, topic=topic, window=window, lateness=lateness, once=once, watch=watch
+        )
+    say({"rows": rows}, as_json)
+
+
+@pipeline.command()
+@click.argument("topics")
+@lake_option
+@once_option
+@click.option(
+    "--patience", default="1 minute", show_default=True, help="How long a reply may take."
+)
+@common
+def latency(
+    topics: str,
+    lake: str,
+    once: bool,
+    patience: str,
+    url: str,
+    token: str,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Join captured requests in TOPICS with their replies; unanswered ones go to polybus.unanswered."""
+    with session("latency", url, token, master) as bus, watching("latency") as watch:
+        from polybus.spark.pipelines.lake import read
+        from polybus.spark.pipelines.latency import latency as measure
+        from polybus.spark.pipelines.latency import run_latency
+
+        run_latency(bus, topics, lake, patience=patience, once=once, watch=watch)
+        found = [
+            row.asDict()
+            for row in measure(read(bus.spark, lake, "calls")).orderBy("name").collect()
+        ]
+    print_table(found, as_json)
+
+
+@pipeline.command()
+@click.option("--topic", default="polybus.journal", show_default=True, help="The journal.")
+@click.option("--svg", type=click.Path(path_type=Path), help="Also draw it into this file.")
+@common
+def graph(
+    topic: str, svg: Path | None, url: str, token: str, master: str | None, as_json: bool
+) -> None:
+    """Show who calls whom, across systems."""
+    with session("graph", url, token, master) as bus:
+        from polybus.spark.pipelines.graph import draw, edges
+        from polybus.spark.pipelines.journal import journal_rows
+
+        found = edges(journal_rows(bus.read(topic))).collect()
+        if svg is not None:
+            svg.write_text(draw(found), encoding="utf-8")
+    print_table([row.asDict() for row in found], as_json)
+
+
+@pipeline.command()
+@click.argument("topics", default="*.dead")
+@click.option("--samples", default=3, show_default=True)
+@click.option("--requeue", is_flag=True, help="Put them back into the topics they came from.")
+@click.option("--where", default="", help="SQL condition on the letters that are put back.")
+@common
+def deadletters(
+    topics: str,
+    samples: int,
+    requeue: bool,
+    where: str,
+    url: str,
+    token: str,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Show dead letters in TOPICS by cause."""
+    with session("deadletters", url, token, master) as bus:
+        from polybus.spark.pipelines.deadletters import requeue as put_back
+        from polybus.spark.pipelines.deadletters import run_deadletters
+
+        if requeue:
+            say(
+                {"requeued": sum(put_back(bus, topic, where) for topic in topics.split(","))},
+                as_json,
+            )
+            return
+        found = [row.asDict() for row in run_deadletters(bus, topics, samples).collect()]
+    print_table(found, as_json)
+
+
+@pipeline.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--lake", help="Read SOURCE from this lake instead of the node.")
+@click.option("--since", default="", help="Only records of this time or later.")
+@click.option("--until", default="", help="Only records before this time.")
+@click.option("--where", default="", help="SQL condition on the records.")
+@click.option("--rate", default=0.0, help="Records per second at most.")
+@click.option(
+    "--run", default="", help="Names the replay: repeated, it publishes only what is missing."
+)
+@common
+def replay(
+    source: str,
+    target: str,
+    lake: str | None,
+    since: str,
+    until: str,
+    where: str,
+    rate: float,
+    run: str,
+    url: str,
+    token: str,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Publish the records of topic SOURCE into topic TARGET again, in their order."""
+    with session("replay", url, token, master) as bus:
+        from polybus.spark.pipelines.lake import read
+        from polybus.spark.pipelines.replay import replay as publish
+        from polybus.spark.pipelines.replay import select
+
+        if lake:
+            names = source.split(",")
+            records = read(bus.spark, lake)
+            records = records.where(records["topic"].isin(*names))
+        else:
+            records = bus.read(source, pushdown="true")
+        count = publish(bus, select(records, since, until, where), target, rate=rate, run=run)
+    say({"replayed": count}, as_json)
+
+
+@pipeline.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--topic", default="polybus.journal", show_default=True, help="The journal.")
+@click.option("--since", default="", help="Only rows of this time or later.")
+@click.option("--until", default="", help="Only rows before this time.")
+@click.option("--title", default="Traffic on the bus", show_default=True)
+@click.option("--png", type=click.Path(path_type=Path), help="Folder for the charts as pictures.")
+@common
+def report(
+    file: Path,
+    topic: str,
+    since: str,
+    until: str,
+    title: str,
+    png: Path | None,
+    url: str,
+    token: str,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Write one HTML page about a period of the journal to FILE."""
+    with session("report", url, token, master) as bus:
+        from polybus.spark.pipelines.journal import journal_rows
+        from polybus.spark.pipelines.replay import select
+        from polybus.spark.pipelines.report import write_report
+
+        rows = journal_rows(select(bus.read(topic), since, until)).persist()
+        figures = write_report(rows, file, title, png)
+    say({"rows": figures.totals["rows"], "file": str(file)}, as_json)
+
+
+def say(found: dict[str, object], as_json: bool) -> None:
+    """What a pipeline did."""
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in found.items()))

@@ -1,0 +1,91 @@
+"""`latency`: captured requests joined with their replies: how long they took, and which were never answered.
+
+Reads topics that `[[capture]] kind = "call"` fills: one record per request and per reply, told apart by the tag, with
+the call's id, name and status in headers (`polybus.model.journal`).
+Invariant: a request is counted once, as answered or, when the time for a reply has passed, as unanswered.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from polybus.model.journal import CALL_ID, CALL_NAME, CALL_STATUS, REPLY_TAG, REQUEST_TAG
+from polybus.spark.pipelines.journal import percentiles
+from polybus.spark.pipelines.lake import write_batch
+from polybus.spark.pipelines.running import Bus, Watch, sink_of, start, wait
+
+UNANSWERED_TOPIC = "polybus.unanswered"
+
+
+def requests(records: DataFrame) -> DataFrame:
+    """Captured requests: id, name and time."""
+    return records.where(F.col("tag") == REQUEST_TAG).select(
+        F.col("headers")[CALL_ID].alias("id"),
+        F.col("headers")[CALL_NAME].alias("name"),
+        F.col("timestamp").alias("asked"),
+        F.length("payload").alias("bytes"),
+    )
+
+
+def replies(records: DataFrame) -> DataFrame:
+    """Captured replies: id, status and time."""
+    return records.where(F.col("tag") == REPLY_TAG).select(
+        F.col("headers")[CALL_ID].alias("reply_id"),
+        F.col("headers")[CALL_STATUS].try_cast("int").alias("status"),
+        F.col("timestamp").alias("answered"),
+    )
+
+
+def join_replies(
+    asked: DataFrame,
+    answered: DataFrame,
+    patience: str = "1 minute",
+    lateness: str = "10 seconds",
+) -> DataFrame:
+    """Requests with their reply, or with nulls once `patience` has passed without one."""
+    left = asked.withWatermark("asked", lateness)
+    right = answered.withWatermark("answered", lateness)
+    within = F.expr(
+        f"id = reply_id AND answered >= asked AND answered <= asked + INTERVAL {patience}"
+    )
+    joined = left.join(right, within, "leftOuter").drop("reply_id")
+    micros = F.unix_micros("answered") - F.unix_micros("asked")
+    return joined.withColumn("duration_us", micros)
+
+
+def latency(joined: DataFrame) -> DataFrame:
+    """Duration percentiles by name, and how many had no reply."""
+    return joined.groupBy("name").agg(
+        F.count("*").alias("requests"),
+        F.count_if(F.col("answered").isNull()).alias("unanswered"),
+        *percentiles(),
+    )
+
+
+def run_latency(
+    bus: Bus,
+    topics: str,
+    lake: str,
+    *,
+    patience: str = "1 minute",
+    lateness: str = "10 seconds",
+    once: bool = True,
+    watch: Watch | None = None,
+) -> int:
+    """Run it: joined calls to the lake, unanswered ones to `polybus.unanswered`; the records that were read."""
+
+    def take(batch: DataFrame, number: int) -> None:
+        batch.persist()
+        write_batch(batch, f"{lake}/calls", number)
+        lost = batch.where(F.col("answered").isNull())
+        record = lost.select(
+            F.col("id").cast("binary").alias("key"),
+            F.to_json(F.struct("id", "name", "asked", "bytes")).alias("payload"),
+        )
+        bus.write(record, UNANSWERED_TOPIC, sink_of("latency", batch), number)
+        batch.unpersist()
+
+    records = bus.stream(topics, group="latency")
+    joined = join_replies(requests(records), replies(records), patience, lateness)
+    return wait([start(joined, f"{lake}/_checkpoint_latency", once, take)], watch)
