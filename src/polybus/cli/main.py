@@ -39,6 +39,7 @@ VERBS: Final = {
     "twin": ("twin", "twin"),
     "context": ("context", "context"),
     "completion": ("completion", "completion"),
+    "pipeline": ("pipeline", "pipeline"),
     "config": ("config", "config"),
     "errors": ("errors", "errors"),
     "version": ("version", "version"),
