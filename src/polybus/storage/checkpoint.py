@@ -31,9 +31,8 @@ from polybus.storage.state import State, folder_name
 from polybus.storage.topic_log import TopicLog
 
 FORMAT: Final = 1
-START_MAP_BYTES: Final = (
-    64 << 20
-)  # room in the address space, not on disk; doubled when it is used up
+# Room in the address space, not on disk; doubled when it is used up.
+START_MAP_BYTES: Final = 1 << 30
 
 
 class Meta(msgspec.Struct, frozen=True, array_like=True):
@@ -281,15 +280,15 @@ class Checkpoint:
             for key, row in self._rows(txn, b"t", TopicRow):
                 state.add(_load_topic(key, row, folder))
             for key, segment in self._rows(txn, b"s", SegmentRow):
-                _load_segment(state.by_id[_topic_of(key)], key, segment)
+                _load_segment(state.by_id[topic_of(key)], key, segment)
             for key, group in self._rows(txn, b"g", GroupRow):
-                state.by_id[_topic_of(key)].groups[group.name] = GroupState(
+                state.by_id[topic_of(key)].groups[group.name] = GroupState(
                     group.name, group.options, group.floor, set(group.done), group.attempts
                 )
             for key, sink in self._rows(txn, b"k", SinkRow):
-                state.by_id[_topic_of(key)].sinks[sink.sink] = (sink.batch, sink.first)
+                state.by_id[topic_of(key)].sinks[sink.sink] = (sink.batch, sink.first)
             for key, marks in self._rows(txn, b"d", list[Mark]):
-                state.by_id[_topic_of(key)].dedup.restore(marks)
+                state.by_id[topic_of(key)].dedup.restore(marks)
         state.next_id = max(state.next_id, meta.next_topic)
         return meta, state
 
@@ -307,12 +306,13 @@ class Checkpoint:
             raise CorruptRecord("checkpoint", 0, f"key {key.hex()}: {exc}") from exc
 
 
-def _topic_of(key: bytes) -> int:
+def topic_of(key: bytes) -> int:
+    """The topic that a key of the checkpoint belongs to."""
     return int.from_bytes(key[1:5], "big")
 
 
 def _load_topic(key: bytes, row: TopicRow, folder: Path) -> TopicLog:
-    id_ = _topic_of(key)
+    id_ = topic_of(key)
     path = folder / "topics" / folder_name(id_, row.name)
     log = TopicLog(id_, row.name, row.options, row.created_ms, path)
     log.updated_ms, log.last_ms = row.updated_ms, row.last_ms

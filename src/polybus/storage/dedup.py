@@ -32,7 +32,7 @@ class DedupWindow:
     def find(self, id_: str, now_ms: int, options: TopicOptions) -> int | None:
         """The offset that `id_` has, or None when it is new."""
         mark = self._marks.get(id_)
-        if mark is None or mark[1] < now_ms - options.dedup_ms:
+        if mark is None or (options.dedup_ms and mark[1] < now_ms - options.dedup_ms):
             return None
         return mark[0]
 
@@ -43,11 +43,10 @@ class DedupWindow:
         marks.pop(id_, None)
         marks[id_] = (offset, now_ms)
         self._fresh.append((id_, offset, now_ms))
-        oldest = now_ms - options.dedup_ms
-        while len(marks) > options.dedup_ids or next(iter(marks.values()))[1] < oldest:
+        oldest = now_ms - options.dedup_ms if options.dedup_ms else 0
+        most = options.dedup_ids or len(marks)
+        while len(marks) > most or next(iter(marks.values()))[1] < oldest:
             del marks[next(iter(marks))]
-            if not marks:
-                break
 
     def forget_from(self, offset: int) -> None:
         """Take back the marks of records that could not be stored."""
@@ -69,7 +68,8 @@ class DedupWindow:
         newer = sum(count for _, _, count in self._saved)
         for _, last_ms, count in self._saved:
             newer -= count
-            if last_ms >= now_ms - options.dedup_ms and newer < options.dedup_ids:
+            in_time = not options.dedup_ms or last_ms >= now_ms - options.dedup_ms
+            if in_time and (not options.dedup_ids or newer < options.dedup_ids):
                 break
             expired += 1
         gone = [first for first, _, _ in self._saved[:expired]]

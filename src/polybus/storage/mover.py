@@ -26,6 +26,7 @@ from polybus.storage.checkpoint import (
     collect,
     segment_key,
     segment_row,
+    topic_of,
 )
 from polybus.storage.commit_log import CommitLog
 from polybus.storage.files import Files, FolderHold, OpenFile
@@ -103,13 +104,15 @@ def _sync(files: Files, folder: Path, opened: list[OpenFile], folders: list[Path
 
 def _write_job(files: Files, job: Job, opened: list[OpenFile], folders: list[Path]) -> None:
     segment, position = job.active, job.position
-    file = None
+    file, end = None, job.base
     # Counted here rather than on the event loop, where a hundred thousand items would be felt.
     job.bytes = sum(map(item_bytes, job.items))
-    job.staged = [item.path for item in job.items if isinstance(item, StagedPart)]
-    for view in pack_items(files, job.base, job.items, job.topic.options.compression):
+    lost: list[Path] = []
+    options = job.topic.options
+    for view in pack_items(files, job.base, job.items, options.compression, lost.append):
         length = view.header.length
-        if segment is None or (position + length > job.limit and position > SEGMENT_HEADER_BYTES):
+        is_full = position + length > job.limit and position > SEGMENT_HEADER_BYTES
+        if segment is None or is_full or view.header.base != end:
             base = view.header.base
             folder = job.topic.folder
             if not job.topic.segments:
@@ -127,6 +130,9 @@ def _write_job(files: Files, job: Job, opened: list[OpenFile], folders: list[Pat
         file.write(position, [view.head, view.body])
         job.written.append(Written(segment, position, view))
         position += length
+        end = view.header.end
+    staged = [item.path for item in job.items if isinstance(item, StagedPart)]
+    job.staged = [path for path in staged if path not in lost]
 
 
 class Mover:
@@ -265,6 +271,8 @@ class Mover:
                 self._unmergeable.add(segment.path)
                 log.error("not merged: %s", exc)
                 continue
+            if topic.removed:
+                continue  # its folder goes as a whole
             topic.segments[number] = twin
             self.put_segment(topic, twin)
             self._unlink.append(segment.path)
@@ -297,7 +305,9 @@ class Mover:
         meta = Meta(applied=sequence, trimmed=trimmed, next_topic=self._state.next_id)
         changes = collect(self._state, meta, self._clock.wall_ms())
         changes.delete += self._row_deletes
-        changes.put |= self._rows
+        # A topic removed since its segments were written has no rows any more.
+        known = self._state.by_id
+        changes.put |= {key: row for key, row in self._rows.items() if topic_of(key) in known}
         unlink, gone = self._unlink, list(self._state.gone)
         self._rows, self._row_deletes, self._unlink = {}, [], []
         self._state.gone.clear()

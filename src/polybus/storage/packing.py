@@ -5,9 +5,12 @@ Invariant: the records come out in order, at the offsets and times they had.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
+from polybus.errors import CorruptRecord
 from polybus.model.chunk import (
     MAX_BYTES,
     MAX_RECORDS,
@@ -21,20 +24,30 @@ from polybus.storage.files import Files
 from polybus.storage.reader import encode_rows, read_part
 from polybus.storage.topic_log import Item, Row, StagedPart
 
+log = logging.getLogger("polybus.storage")
 LARGE_RECORDS: Final = 1024  # a chunk of this many records or bytes is copied as it is
 LARGE_BYTES: Final = 256 << 10
 
 
 def pack_items(
-    files: Files, base: int, items: Sequence[Item], compression: str
+    files: Files,
+    base: int,
+    items: Sequence[Item],
+    compression: str,
+    on_lost: Callable[[Path], None] | None = None,
 ) -> Iterator[ChunkView]:
-    """Chunks of good size out of the tail's items, which begin at `base`."""
+    """Chunks of good size out of the tail's items, which begin at `base`.
+
+    A staged chunk that is damaged or gone leaves a gap, is told to `on_lost` and logged: readers will be told of the
+    gap, and everybody else goes on.
+    """
     small: list[ChunkView] = []
     count = size = 0
-    for view in _views(files, base, items):
+    for view in _views(files, base, items, on_lost):
         large = is_large(view)
         if small and (
             large
+            or view.header.base != small[-1].header.end
             or count + view.header.count > MAX_RECORDS
             or size + view.header.length > MAX_BYTES
         ):
@@ -55,7 +68,9 @@ def is_large(view: ChunkView) -> bool:
     return view.header.count >= LARGE_RECORDS or view.header.length >= LARGE_BYTES
 
 
-def _views(files: Files, base: int, items: Iterable[Item]) -> Iterator[ChunkView]:
+def _views(
+    files: Files, base: int, items: Iterable[Item], on_lost: Callable[[Path], None] | None
+) -> Iterator[ChunkView]:
     """Every item as a chunk, runs of rows as few."""
     rows: list[Row] = []
     size = 0
@@ -69,10 +84,17 @@ def _views(files: Files, base: int, items: Iterable[Item]) -> Iterator[ChunkView
             yield encode_rows(base, rows)
             base += len(rows)
             rows, size = [], 0
-        if not isinstance(item, tuple):
-            view = read_part(files, item) if isinstance(item, StagedPart) else item
-            yield view
-            base = view.header.end
+        if isinstance(item, ChunkView):
+            yield item
+            base = item.header.end
+        elif isinstance(item, StagedPart):
+            base = item.base + item.count
+            try:
+                yield read_part(files, item)
+            except (CorruptRecord, FileNotFoundError) as exc:
+                log.error("offsets %d to %d are lost: %s", item.base, base - 1, exc)
+                if on_lost is not None:
+                    on_lost(item.path)
     if rows:
         yield encode_rows(base, rows)
 

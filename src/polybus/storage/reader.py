@@ -100,7 +100,7 @@ class Reader:
             if log.bases and at >= log.bases[0]:
                 _, items = log.visible(at, end)
                 room = max_bytes - total
-                more = await self._run(partial(self._encode, items, at, room))
+                more = await self._encode_tail(log, items, at, room)
             else:
                 more = [await self._view_at(log, at)]
             for view in more:
@@ -111,23 +111,28 @@ class Reader:
 
     async def offset_at(self, log: TopicLog, time_ms: int) -> int:
         """See `Engine.offset_at`."""
-        segments = log.segments
-        number = bisect_left(segments, time_ms, key=lambda segment: segment.last_ms)
-        if number < len(segments):
-            segment = segments[number]
-            await self._load_index(segment)
+        while True:
+            number = bisect_left(log.segments, time_ms, key=lambda segment: segment.last_ms)
+            if number == len(log.segments):
+                offset, item = log.tail_offset_at(time_ms)
+                if isinstance(item, StagedPart):
+                    view = await self._view_at(log, item.base)
+                    offset = view.header.base + view.time_index(time_ms)
+                return min(max(offset, log.first), log.end)
+            segment = log.segments[number]
+            try:
+                await self._load_index(segment)
+            except FileNotFoundError as exc:
+                if segment in log.segments:
+                    raise CorruptRecord(segment.path.name, 0, "the file is missing") from exc
+                continue
             assert segment.index is not None
+            # The last chunk where the one that is looked for is damaged: reading it will tell.
             chunk = bisect_left(segment.index.last_us, time_ms * 1000)
-            start = max(segment.index.bases[chunk], log.first)
-            view = await self._view_at(log, start)
+            base = segment.index.bases[min(chunk, len(segment.index.bases) - 1)]
+            view = await self._view_at(log, max(base, log.first))
             offset = view.header.base + view.time_index(time_ms)
-        else:
-            offset, item = log.tail_offset_at(time_ms)
-            if isinstance(item, StagedPart):
-                staged = item
-                view = await self._run(lambda: read_part(self._files, staged))
-                offset = view.header.base + view.time_index(time_ms)
-        return min(max(offset, log.first), log.end)
+            return min(max(offset, log.first), log.end)
 
     # -- segments ---------------------------------------------------------------------------------------------
 
@@ -137,8 +142,7 @@ class Reader:
             check_range(log, start)
             if log.bases and start >= log.bases[0]:
                 _, items = log.visible(start, start + 1)
-                views = await self._run(partial(self._encode, items, start, 0))
-                return views[0]
+                return (await self._encode_tail(log, items, start, 0))[0]
             segment = segment_at(log, start)
             if segment is None:
                 raise CorruptRecord(log.folder.name, 0, f"no segment holds offset {start}")
@@ -148,6 +152,17 @@ class Reader:
                 # Merged or trimmed while we were on the way: look again, unless it really is gone.
                 if segment_at(log, start) is segment:
                     raise CorruptRecord(segment.path.name, 0, "the file is missing") from exc
+
+    async def _encode_tail(
+        self, log: TopicLog, items: Sequence[Item], start: int, max_bytes: int
+    ) -> list[ChunkView]:
+        try:
+            return await self._run(partial(self._encode, items, start, max_bytes))
+        except FileNotFoundError as exc:
+            # A staged chunk that was moved while we were on the way lies in a segment now.
+            if log.bases and start >= log.bases[0]:
+                raise CorruptRecord(str(exc.filename), 0, "the staged chunk is gone") from exc
+            return [await self._view_at(log, start)]
 
     async def _view_in(self, log: TopicLog, segment: Segment, start: int) -> ChunkView:
         await self._load_index(segment)

@@ -159,10 +159,9 @@ def replay(state: State, entry: Entry, sequence: int, meta: Meta) -> None:
             log.oldest = sequence
         kept = Published(thing.sink, thing.batch, thing.last_ms, thing.now_ms, parts)
         state.add_published(log, kept)
+        log.end = max(log.end, log.next)
     if sequence > meta.applied:
         state.apply(topic, thing)
-        if log is not None:
-            log.end = max(log.end, log.next)
 
 
 def _put_back(
@@ -274,12 +273,10 @@ def read_staged(files: Files, path: Path) -> ChunkView:
     """A staged chunk.
 
     Raises:
-        CorruptRecord: it is damaged or gone.
+        CorruptRecord: it is damaged.
+        FileNotFoundError: it is gone, since it was moved or by accident.
     """
-    try:
-        file = files.open(path)
-    except FileNotFoundError as exc:
-        raise CorruptRecord(path.name, 0, "the staged chunk is gone") from exc
+    file = files.open(path)
     try:
         size = parse_header(file.read(0, HEADER_BYTES), path.name).length
         return parse_chunk(file.read(0, size), path.name)

@@ -174,3 +174,6 @@ class Verification:
                         read_part(self._files, item).check(item.path.name)
                     except CorruptRecord as exc:
                         self.found.add(exc)
+                    except FileNotFoundError:
+                        gone = CorruptRecord(item.path.name, 0, "the staged chunk is gone")
+                        self.found.add(gone)
