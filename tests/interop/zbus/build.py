@@ -11,12 +11,14 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 PEER: Final = Path(__file__).parent / "peer"
+ZBUSPY: Final = "0.8.4"
 # fastjson 1.2.24 reflects on Throwable (protocol page §13).
 JAVA: Final = ("java", "-Xmx512m", "--add-opens", "java.base/java.lang=ALL-UNNAMED")
 
@@ -43,6 +45,19 @@ def build_peer() -> list[str]:
         if not home.exists():
             _compile(home)
     return [*JAVA, "-cp", f"{home}/classes:{home}/lib/*", "interop.Peer"]
+
+
+def install_zbuspy() -> Path:
+    """The folder with the published Python client."""
+    home = cache() / f"zbuspy-{ZBUSPY}"
+    with locked():
+        if not home.exists():
+            work = cache() / "zbuspy-work"
+            shutil.rmtree(work, ignore_errors=True)
+            pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")
+            run(*pip, "--target", str(work), f"zbuspy=={ZBUSPY}", cwd=cache())
+            work.rename(home)
+    return home
 
 
 def _compile(home: Path) -> None:

@@ -76,9 +76,22 @@ class Server(Program):
         super().__init__(command, folder.with_suffix(".log"))
         try:
             self.wait_for("ready")
+            self._wait_until_it_accepts()
         except BaseException:
             self.stop()
             raise
+
+    def _wait_until_it_accepts(self) -> None:
+        # The real server's start returns before it has bound its port.
+        host, _, port = self.address.partition(":")
+        until = time.monotonic() + STARTUP_S
+        while True:
+            try:
+                socket.create_connection((host, int(port)), 1).close()
+                return
+            except OSError:
+                assert time.monotonic() < until, f"nobody listens at {self.address}"
+                time.sleep(0.05)
 
 
 def start_polybus(folder: Path, *flags: str, port: int = 0) -> Server:
