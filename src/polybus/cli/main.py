@@ -40,6 +40,7 @@ VERBS: Final = {
     "context": ("context", "context"),
     "completion": ("completion", "completion"),
     "pipeline": ("pipeline", "pipeline"),
+    "bench": ("bench", "bench"),
     "config": ("config", "config"),
     "errors": ("errors", "errors"),
     "version": ("version", "version"),

@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 
+from polybus.cli.loop import loop_factory
 from polybus.errors import ConfigError, StorageError
 from polybus.server.config import Config
 from polybus.server.load import load
@@ -70,16 +70,8 @@ def serve(
         return
     set_up_logging(config.log)
     tune_malloc()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(config))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 async def _serve(config: Config) -> None:
