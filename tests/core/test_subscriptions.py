@@ -110,6 +110,16 @@ def test_the_cache_is_bounded_in_topics_and_in_recipients(monkeypatch):
         assert len(small._cache) <= 4
 
 
+def test_a_topic_of_unusual_length_is_matched_and_not_kept():
+    index: Subscriptions[str] = Subscriptions()
+    index.add("a/*", "one")
+    long = "a/" + "x" * module.MAX_CACHED_LENGTH
+    assert index.matching(long) == ("one",)
+    assert long not in index._cache
+    index.add(long, "two")
+    assert set(index.matching(long)) == {"one", "two"}
+
+
 def test_the_trie_keeps_nothing_of_what_was_removed():
     index: Subscriptions[int] = Subscriptions()
     for n, pattern in enumerate(itertools.product(SEGMENTS, repeat=3)):

@@ -18,7 +18,6 @@ from polybus.client.handlers import LinkHandler, Outcome
 from polybus.client.link import Link, Sink, absent
 from polybus.core.subscriptions import PATTERNS, Subscriptions
 from polybus.errors import (
-    CallTimeout,
     ConnectionLost,
     InvalidName,
     LocalProtocolError,
@@ -29,14 +28,15 @@ from polybus.errors import (
 from polybus.model.clock import SystemClock
 from polybus.model.message import NO_HEADERS
 from polybus.model.pattern import ANY, ONE
+from polybus.protocols.native.replies import failure_of
 from polybus.protocols.t2.client import CLIENT_BOUNDS, KEEP_ALIVE, Dial
 from polybus.protocols.t2.peer import ServerPeer
 from polybus.protocols.t2.topics import is_topic
 from polybus.protocols.t2.wire import (
-    EMPTY,
     OK,
     TIMEOUT,
     Message,
+    encode_data,
     encode_uint,
     pack,
     payload_content,
@@ -44,6 +44,7 @@ from polybus.protocols.t2.wire import (
     topic_content,
 )
 from polybus.transports.connection import Connections
+from polybus.transports.dial import hang_up
 from polybus.transports.keeper import Keeper
 
 log = logging.getLogger("polybus.client")
@@ -103,8 +104,7 @@ class T2Link(Link):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         if self._peer is not None:
-            self._peer.outbox.close("closed by us")
-            await self._peer.ended.wait()
+            await hang_up(self._peer.outbox, self._peer.ended)
 
     async def drain(self) -> None:
         peer = self._peer
@@ -184,10 +184,7 @@ class T2Link(Link):
         _refuse_headers(headers)
         peer = await self._ready(timeout)
         content = payload_content("Req", name, *pack(payload))
-        response = await peer.request(content, name, timeout)
-        if response.status == TIMEOUT:
-            raise CallTimeout(f"{name} did not answer")
-        return response.payload()
+        return await peer.request(content, name, timeout)
 
     async def call_streaming(
         self,
@@ -309,10 +306,11 @@ async def _answer(peer: LinkPeer, message: Message, handler: LinkHandler) -> Non
     try:
         payload = await _whole(handler(message.topic, message.payload(), NO_HEADERS))
         content = response_content(encode_uint(message.id), OK, *pack(payload))
-    except Exception:
+    except Exception as exc:
         # The wire has no word for a failed service; its Timeout is what the caller understands.
         log.exception("the service %s failed", message.topic)
-        content = response_content(encode_uint(message.id), TIMEOUT, EMPTY, False)
+        _status, text = failure_of(exc)
+        content = response_content(encode_uint(message.id), TIMEOUT, encode_data(text), False)
     # Whoever asked may have gone meanwhile, and so may the connection.
     with contextlib.suppress(PolybusError):
         await peer.ask(content, message.topic)

@@ -21,6 +21,7 @@ KINDS: Final = ("anonymous", "certificate", "local", "token", "twin", "uid")
 ANY: Final = "*"
 
 MAX_CACHED: Final = 8192  # verdicts; names are few where traffic is heavy
+MAX_CACHED_LENGTH: Final = 1024  # characters of a name; nobody's usual name is longer
 
 
 class Policy(Protocol):
@@ -106,9 +107,11 @@ class RulePolicy:
         key = (identity, verb, name)
         verdict = self._verdicts.get(key)
         if verdict is None:
+            verdict = self._decide(identity, verb, name)
             if len(self._verdicts) >= MAX_CACHED:
                 self._verdicts.clear()
-            verdict = self._verdicts[key] = self._decide(identity, verb, name)
+            if len(name) <= MAX_CACHED_LENGTH:
+                self._verdicts[key] = verdict
         return verdict
 
     def _decide(self, identity: Identity, verb: Verb, name: str) -> bool:

@@ -15,6 +15,7 @@ from polybus.model.pattern import ANY, ONE, has_wildcard
 MAX_CACHED_TOPICS: Final = (
     4096  # topics are few where traffic is heavy; a scan over many must not grow memory
 )
+MAX_CACHED_LENGTH: Final = 1024  # characters of a topic; nobody's usual topic is longer
 MAX_CACHED_RECIPIENTS: Final = 1 << 18  # 2 MiB of references over all cached topics
 
 S = TypeVar("S", bound=Hashable)
@@ -176,6 +177,8 @@ class Subscriptions(Generic[S]):
         for node in self._rules.reach(self._root, self._rules.split(topic)):
             found.update(node.subscribers)
         result = tuple(found)
+        if len(topic) > MAX_CACHED_LENGTH:
+            return result
         self._cached_recipients += len(result)
         if len(self._cache) >= MAX_CACHED_TOPICS or self._cached_recipients > MAX_CACHED_RECIPIENTS:
             self._clear_cache()

@@ -6,14 +6,18 @@ Invariant: a connection that could not be opened raises one kind of error and le
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from typing import Final
 
 from polybus.errors import PeerUnavailable
 from polybus.transports.connection import Connection, Connections, SessionFactory
+from polybus.transports.outbox import Outbox
 from polybus.transports.tls import client_context
 from polybus.transports.url import Address
+
+HANG_UP_TIMEOUT: Final = 5.0
 
 # A peer that vanished without a word is noticed within half a minute, or two minutes if something was under way to it;
 # less would cut a node that takes nothing for a while because its disk is slow.
@@ -58,6 +62,16 @@ async def dial(
             return opened
     except (OSError, ssl.SSLError, TimeoutError) as exc:
         raise PeerUnavailable(f"cannot connect to {address}: {str(exc) or 'timed out'}") from exc
+
+
+async def hang_up(outbox: Outbox, ended: asyncio.Event) -> None:
+    """Close what was dialled and wait for its end; a peer that does not take what is queued holds nobody up."""
+    outbox.close("closed by us")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(HANG_UP_TIMEOUT):
+            await ended.wait()
+    outbox.abort("closed by us")
+    await ended.wait()
 
 
 def _tune(sock: socket.socket) -> None:

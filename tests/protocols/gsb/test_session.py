@@ -7,6 +7,7 @@ import pytest
 from polybus.core.endpoint import Identity
 from polybus.core.policy import Verb
 from polybus.protocols.gsb.room import GsbOptions
+from polybus.protocols.gsb.session import GsbSession
 from polybus.protocols.gsb.wire import (
     BAD_REQUEST,
     CONFLICT,
@@ -695,3 +696,21 @@ def test_a_draining_node_ends_what_is_open_and_takes_nothing_new(bus, service):
         ("old", OK),
     ]
     assert register(bus.client(), "/other") == BAD_REQUEST
+
+
+def test_an_address_of_unusual_length_is_routed_and_not_kept(bus):
+    service, caller = bus.client(), bus.client()
+    service.say(Kind.REGISTER_REQUEST, encode_name("/a"))
+    service.frames()
+    long = "/a/" + "x" * 2000
+    for number in range(3):
+        call = CallRequest("me", long, str(number), b"")
+        caller.say(Kind.CALL_REQUEST, encode_call(call))
+        assert service.frames() == [(Kind.CALL_REQUEST, encode_call(call))]
+    for topic in (long, "short"):
+        caller.say(Kind.BROADCAST_REQUEST, encode_broadcast("me", topic, b""))
+        assert caller.frames() == [(Kind.BROADCAST_REPLY, b"")]
+    session = caller.connection.session
+    assert isinstance(session, GsbSession)
+    assert not session.call_templates
+    assert [*session._recipients] == [b"short"]

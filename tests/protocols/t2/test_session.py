@@ -579,8 +579,16 @@ def test_a_request_is_answered_by_another_wire(bus):
     assert (response.req_id, response.status, response.payload()) == (asked, "Ok", b"42")
 
 
-@pytest.mark.parametrize("end", ["fail", "gone", "late", "large"])
-def test_a_request_that_another_wire_fails_gets_its_timeout(bus, end):
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        ("fail", b"broken"),
+        ("gone", b"service disconnected before it answered"),
+        ("late", b""),
+        ("large", b"the reply is larger than a T2 frame"),
+    ],
+)
+def test_a_request_that_another_wire_fails_gets_its_timeout_with_the_reason(bus, end, text):
     foreign, client = Foreign(bus), bus.client()
     bus.router.register(foreign, "a", "a")
     client.payload("Req", "a", b"x")
@@ -596,7 +604,7 @@ def test_a_request_that_another_wire_fails_gets_its_timeout(bus, end):
         bus.router.reply(Reply(call, bytes(MAX_BODY + 1), final=False))
         assert not bus.router.reply(Reply(call, b"x"))
     (response,) = client.messages()
-    assert (response.status, response.payload()) == ("Timeout", b"")
+    assert (response.status, response.payload()) == ("Timeout", text)
 
 
 def test_a_call_from_another_wire_becomes_a_request(bus):

@@ -46,7 +46,7 @@ from polybus.protocols.gsb.wire import (
     encode_name,
 )
 from polybus.transports.connection import Connection, Connections
-from polybus.transports.dial import dial
+from polybus.transports.dial import dial, hang_up
 from polybus.transports.keeper import Keeper
 from polybus.transports.outbox import Bounds, MiB
 from polybus.transports.tls import pinned_context
@@ -116,8 +116,7 @@ class GsbClient:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._link is not None:
-            self._link.outbox.close("closed by us")
-            await self._link.ended.wait()
+            await hang_up(self._link.outbox, self._link.ended)
 
     async def drain(self) -> None:
         """Give the names up, finish the calls that are being served, then close."""

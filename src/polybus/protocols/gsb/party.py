@@ -12,6 +12,7 @@ from typing import Final
 
 from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
 from polybus.model.message import Call, Publication, Reply, Status
+from polybus.model.pattern import has_wildcard, matches
 from polybus.protocols.gsb.names import below
 from polybus.protocols.gsb.room import WIRE, GsbRoom
 from polybus.protocols.gsb.wire import (
@@ -171,13 +172,20 @@ class GsbParty(Endpoint):
             # In the order of what the same publisher sent the fast way; a full queue shows at the flush.
             self.enqueue(frame)
             return True
-        name = publication.name or ""
-        topic = (self._topics or {}).get(name, name)
-        body = encode_broadcast(str(publisher.identity), topic, publication.payload)
         self._room.flush()
-        return self._offer_publication(
-            self.framing.encode(Kind.BROADCAST_REQUEST, body), publisher.id
-        )
+        taken = False
+        for topic in self._topics_of(publication.name or ""):
+            body = encode_broadcast(str(publisher.identity), topic, publication.payload)
+            frame = self.framing.encode(Kind.BROADCAST_REQUEST, body)
+            taken = self._offer_publication(frame, publisher.id) or taken
+        return taken
+
+    def _topics_of(self, name: str) -> list[str]:
+        """The topics of this client that a shared name stands for; this wire has no wildcards, other wires have."""
+        topics = self._topics or {}
+        if has_wildcard(name):
+            return [topic for shared, topic in topics.items() if matches(name, shared)]
+        return [topics[name]] if name in topics else []
 
     def close(self, reason: str) -> None:
         self.outbox.close(reason)

@@ -42,6 +42,8 @@ class GsbRoom:
         self.instances: dict[bytes, GsbParty] = {}
         self.waiting: list[GsbParty] = []
         """Sessions with queued output; written out at the end of the batch, one write each."""
+        self.sender: GsbParty | None = None
+        """Whose input is being handled: what it sends to a congested peer counts as its share."""
         self.departures = 0
         """How many sessions have ended; tells the others when to look for entries of vanished callers."""
         self.nonce = secrets.token_hex(8)
@@ -52,11 +54,11 @@ class GsbRoom:
         )
         router.add_wire(WIRE, EXACT)
 
-    def flush(self, sender: GsbParty | None = None) -> None:
+    def flush(self) -> None:
         """Write what the present batch has queued, each peer once."""
         waiting = self.waiting
         if not waiting:
             return
         self.waiting = []
         for session in waiting:
-            session.write_queue(sender)
+            session.write_queue(self.sender)

@@ -37,6 +37,7 @@ from polybus.transports.outbox import Outbox
 from polybus.transports.pieces import Pieces
 
 MAX_ROUTES: Final = 1024  # cached addresses per connection
+MAX_CACHED_LENGTH: Final = 1024  # bytes of an address or topic; the bound on what the caches hold
 
 UNKNOWN_ADDRESS: Final = b"endpoint address not found"
 STOPPING: Final = b"router is stopping"
@@ -111,6 +112,8 @@ class GsbSession(GsbParty):
         whole = self._pieces.add(data)
         if whole is None:
             return
+        room = self._room
+        room.sender = self
         try:
             if self.framing is None:
                 self._begin(whole)
@@ -122,7 +125,8 @@ class GsbSession(GsbParty):
             if not self.stopped:
                 self._keep(whole, pos)
         finally:
-            self._room.flush(self)
+            room.flush()
+            room.sender = None
 
     def eof_received(self) -> None:
         """Half-close counts as full close (protocol page §11)."""
@@ -252,7 +256,7 @@ class GsbSession(GsbParty):
             self._router.subscribe(self, topic, shared)
         except NotAuthorized as exc:
             return BAD_REQUEST, exc.text
-        if shared is not None and shared != topic:
+        if shared is not None:
             if self._topics is None:
                 self._topics = {}
             self._topics[shared] = topic
@@ -271,6 +275,8 @@ class GsbSession(GsbParty):
     def fast_route(self, caller: bytes, address: bytes) -> Route | None:
         """Where calls to an address go if that is a connection of the same framing; None sends them the long way."""
         routes = self._routes
+        if len(caller) + len(address) > MAX_CACHED_LENGTH:
+            return None
         if address in routes:
             route = routes[address]
         else:
@@ -368,6 +374,8 @@ class GsbSession(GsbParty):
     def recipients(self, topic: bytes) -> tuple[GsbParty, ...] | None:
         """Who gets a broadcast if all of them speak the current framing; None sends it the long way."""
         cache = self._recipients
+        if len(topic) > MAX_CACHED_LENGTH:
+            return None
         if topic in cache:
             return cache[topic]
         if len(cache) >= MAX_ROUTES:

@@ -35,6 +35,7 @@ from polybus.protocols.native.replies import StreamedReply, WholeReply
 from polybus.protocols.native.serving import Handler, Serving
 from polybus.protocols.native.wire import MAX_FRAME, Frame
 from polybus.transports.connection import Connection, Connections, SessionFactory
+from polybus.transports.dial import hang_up
 from polybus.transports.keeper import Keeper
 from polybus.transports.outbox import Bounds, MiB
 
@@ -109,8 +110,8 @@ class NativeClient:
         self._consumers.fail(ConnectionLost("the client is closed"))
         peer = self._peer
         if peer is not None:
-            peer.close("closed by us")
-            await peer.ended.wait()
+            peer.flush()
+            await hang_up(peer.outbox, peer.ended)
 
     @property
     def connected(self) -> bool:

@@ -240,11 +240,6 @@ class Peer:
         answer = await self.request(wire.HELLO, meta=wire.encode_meta(hello), timeout=timeout)
         self.hello = wire.parse_meta(answer.meta, wire.Hello)
 
-    def close(self, reason: str) -> None:
-        """Send what is queued, then close."""
-        self.flush()
-        self.outbox.close(reason)
-
     # -- what comes ----------------------------------------------------------------------------------------------------
 
     def _take_preface(self, data: bytes) -> bytes:

@@ -19,13 +19,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Final, Generic, Literal, Self, TypeVar
 
-from polybus.errors import CallTimeout, ConnectionLost, LocalProtocolError
+from polybus.errors import ConnectionLost, LocalProtocolError
 from polybus.model.clock import SystemClock
 from polybus.protocols.t2.peer import Inbox, ServerPeer
 from polybus.protocols.t2.typed import M, PublishProtocol, Q, R, RequestProtocol, decode, encode
 from polybus.protocols.t2.wire import (
     OK,
-    TIMEOUT,
     Message,
     encode_uint,
     pack,
@@ -34,7 +33,7 @@ from polybus.protocols.t2.wire import (
     unit_content,
 )
 from polybus.transports.connection import Connection, Connections, SessionFactory
-from polybus.transports.dial import dial
+from polybus.transports.dial import dial, hang_up
 from polybus.transports.outbox import Bounds, MiB
 from polybus.transports.url import Address
 
@@ -208,8 +207,7 @@ class Client:
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""
-        self._peer.outbox.close("closed by us")
-        await self._peer.ended.wait()
+        await hang_up(self._peer.outbox, self._peer.ended)
         self._keeping.cancel()
         await asyncio.gather(self._keeping, return_exceptions=True)
 
@@ -308,6 +306,7 @@ class Client:
         Raises:
             NoSuchService: nobody does.
             CallTimeout: no answer within 30 s (the bus's limit) or `timeout`.
+            ServiceFailed: a service of another wire failed.
         """
         payload = await self.request_bytes(protocol.topic(topic), encode(request), timeout)
         return decode(payload, protocol.response, protocol.prefix)
@@ -317,10 +316,7 @@ class Client:
     ) -> bytes:
         """Ask with bytes whoever serves a topic with its prefix."""
         content = payload_content("Req", topic, *pack(payload))
-        response = await self._peer.request(content, topic, timeout)
-        if response.status == TIMEOUT:
-            raise CallTimeout(f"{topic} did not answer")
-        return response.payload()
+        return await self._peer.request(content, topic, timeout)
 
     async def respond(self, protocol: RequestProtocol[Q, R], request_id: int, response: R) -> None:
         """Answer a request.

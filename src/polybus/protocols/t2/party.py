@@ -8,6 +8,7 @@ no topic that the real client would stop at is ever sent to it.
 from __future__ import annotations
 
 import itertools
+from typing import Final
 
 from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
 from polybus.errors import PolybusError
@@ -28,6 +29,9 @@ from polybus.protocols.t2.wire import (
     response_content,
 )
 from polybus.transports.outbox import Outbox
+
+MAX_TEXT: Final = 64 * 1024  # bytes of a foreign error; whoever writes more means no text
+TOO_LARGE: Final = b"the reply is larger than a T2 frame"
 
 
 class Asked:
@@ -106,9 +110,13 @@ class T2Party(Endpoint):
         self.traffic.bytes_out += len(frame)
         return True
 
-    def send_timeout(self, message_id: bytes) -> None:
-        """The answer that says nobody answered."""
-        self.enqueue(response_content(message_id, TIMEOUT, EMPTY, False))
+    def send_timeout(self, message_id: bytes, text: bytes = b"") -> None:
+        """The answer that says nobody answered, with what a service of another wire said instead.
+
+        The real client turns it into its error whatever the payload is; ours reads the text.
+        """
+        data = encode_data(text[:MAX_TEXT]) if text else EMPTY
+        self.enqueue(response_content(message_id, TIMEOUT, data, False))
 
     # -- requests that nobody answers --
 
@@ -151,23 +159,26 @@ class T2Party(Endpoint):
     def deliver_reply(self, reply: Reply) -> None:
         """The answer to a request that another wire served; parts are joined, failures are the wire's Timeout."""
         asked: Asked = reply.call.token
-        if reply.status is Status.OK:
+        if reply.status is not Status.OK:
+            self._fail(reply, b"" if reply.status is Status.TIMED_OUT else reply.payload)
+        else:
             asked.parts.append(reply.payload)
             asked.size += len(asked.parts[-1])
-        if asked.size > MAX_BODY:
-            self.room.router.cancel(reply.call)
-            self.send_timeout(asked.message_id)
-        elif reply.final:
-            self._answer(asked, reply.status)
+            if asked.size > MAX_BODY:
+                self._fail(reply, TOO_LARGE)
+            elif reply.final:
+                data = encode_data(b"".join(asked.parts))
+                content = response_content(asked.message_id, OK, data, False)
+                if len(content) <= MAX_TAIL:
+                    self.enqueue(content)
+                else:
+                    self._fail(reply, TOO_LARGE)
         self.room.flush()
 
-    def _answer(self, asked: Asked, status: Status) -> None:
-        data = encode_data(b"".join(asked.parts))
-        content = response_content(asked.message_id, OK, data, False)
-        if status is Status.OK and len(content) <= MAX_TAIL:
-            self.enqueue(content)
-        else:
-            self.send_timeout(asked.message_id)
+    def _fail(self, reply: Reply, text: bytes) -> None:
+        # Whatever else would come must not: the real client panics at a second response.
+        self.room.router.cancel(reply.call)
+        self.send_timeout(reply.call.token.message_id, text)
 
     def deliver_publication(self, publication: Publication) -> bool:
         if publication.wire == WIRE:

@@ -23,10 +23,12 @@ from polybus.errors import (
     PolybusError,
     Refused,
     RemoteProtocolError,
+    ServiceFailed,
 )
 from polybus.protocols.t2.topics import MATCHING
 from polybus.protocols.t2.wire import (
     MAX_BODY,
+    OK,
     SERVER_KINDS,
     BusError,
     Message,
@@ -165,11 +167,12 @@ class ServerPeer:
         """
         return await self._acknowledged(self.send(content), topic)
 
-    async def request(self, content: bytes, topic: str, timeout: float | None) -> Message:
-        """Send a request and wait for its response.
+    async def request(self, content: bytes, topic: str, timeout: float | None) -> bytes:
+        """Send a request and wait for the payload of its response.
 
         Raises:
-            CallTimeout: none came in time; a response that says so itself is given back as it is.
+            CallTimeout: none came in time, or the bus says that none did.
+            ServiceFailed: the service failed and its text came with the Timeout, as from services of other wires.
         """
         number = self.send(content)
         response: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -177,11 +180,17 @@ class ServerPeer:
         try:
             await self._acknowledged(number, topic)
             async with asyncio.timeout(timeout):
-                return await response
+                answer = await response
         except TimeoutError as exc:
             raise CallTimeout(f"no response from {topic} within {timeout:g} s") from exc
         finally:
             self._responses.pop(number, None)
+        payload = answer.payload()
+        if answer.status == OK:
+            return payload
+        if payload:
+            raise ServiceFailed(payload.decode("utf-8", "replace"), payload)
+        raise CallTimeout(f"{topic} did not answer")
 
     async def _acknowledged(self, number: int, topic: str) -> Message:
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()

@@ -337,11 +337,14 @@ class T2Session(T2Party):
 
     def _answer_call(self, call: Call, message: Message) -> None:
         router = self.room.router
-        if message.status != OK:
-            router.fail(call, Status.TIMED_OUT)
-            return
         content = response_content(b"\x00", OK, message.data, message.compressed)
-        router.reply(Reply(call, None, wire=WIRE, frame=content, decode=payload_of))
+        reply = Reply(call, None, wire=WIRE, frame=content, decode=payload_of)
+        if message.status == OK:
+            router.reply(reply)
+        elif reply.payload:
+            router.fail(call, Status.FAILED, reply.payload)  # a service that could say why
+        else:
+            router.fail(call, Status.TIMED_OUT)
 
 
 def _content(message: Message) -> bytes:
