@@ -21,7 +21,8 @@ def ask(served: Served, text: str) -> tuple[int, dict[str, str], bytes]:
 def test_the_table_knows_names_and_what_is_below_them():
     assert reserved("/") is RESERVED[0]
     assert reserved("/metrics") is not None
-    assert reserved("/metrics/x") is None
+    assert reserved("/metrics/detailed") is not None
+    assert reserved("/readyz/x") is None
     assert reserved("/api/v1/x") is not None
     assert reserved("/apix") is None
     assert reserved("/zbus-remote") is not None

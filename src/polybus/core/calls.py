@@ -7,6 +7,7 @@ caller, its time or the node has gone. Late and second answers are ignored.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 
 from polybus.core.endpoint import Endpoint
 from polybus.core.services import Registration
@@ -28,6 +29,8 @@ class Calls:
         self._next_id = counter()
         self._deadlines: list[tuple[float, int, Call]] = []
         self.pending = 0
+        self.on_end: Callable[[Call, Status | None], None] | None = None
+        """Told how each call ended, by its status; None when its caller gave up. Set by whoever measures."""
 
     def open(self, call: Call, registration: Registration, now: float) -> None:
         """Note a call that is about to be delivered."""
@@ -56,14 +59,14 @@ class Calls:
         if not call.open:
             return False
         if reply.final:
-            self._end(call)
+            self._end(call, reply.status)
         call.caller.deliver_reply(reply)
         return True
 
     def fail(self, call: Call, status: Status, text: bytes | None = None) -> None:
         """End a call from our side."""
         if call.open:
-            self._end(call)
+            self._end(call, status)
             call.caller.deliver_reply(
                 Reply(call, TEXTS.get(status, b"") if text is None else text, status)
             )
@@ -71,7 +74,7 @@ class Calls:
     def cancel(self, call: Call) -> None:
         """The caller no longer wants the answer; the service is told where its wire can say so."""
         if call.open:
-            self._end(call)
+            self._end(call, None)
             call.service.cancel_call(call)
 
     def endpoint_gone(self, endpoint: Endpoint) -> None:
@@ -99,8 +102,10 @@ class Calls:
         """When `tick` has something to do next, at the earliest."""
         return self._deadlines[0][0] if self._deadlines else None
 
-    def _end(self, call: Call) -> None:
+    def _end(self, call: Call, status: Status | None) -> None:
         call.open = False
         self.pending -= 1
         call.caller.calls_made.discard(call)
         call.service.calls_taken.discard(call)
+        if self.on_end is not None:
+            self.on_end(call, status)

@@ -56,6 +56,16 @@ class Traffic:
         self.failures = 0
         self.dropped = 0
 
+    def add(self, other: Traffic) -> None:
+        """Count what another counted as well."""
+        self.messages_in += other.messages_in
+        self.messages_out += other.messages_out
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+        self.calls += other.calls
+        self.failures += other.failures
+        self.dropped += other.dropped
+
 
 class Endpoint:
     """A party that the core can deliver to. Rooms subclass it; the core owns the fields below `traffic`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polybus.core.calls import Calls
-from polybus.core.endpoint import Endpoint, Identity
+from polybus.core.endpoint import Endpoint, Identity, Traffic
 from polybus.core.policy import OpenPolicy, Policy, Verb
 from polybus.core.services import Registration, Services
 from polybus.core.subscriptions import Rules, Subscriptions
@@ -28,6 +28,8 @@ class Router:
         self.calls = Calls()
         self.draining = False
         self.endpoints: set[Endpoint] = set()
+        self.past: dict[str, Traffic] = {}
+        """What endpoints that have gone had counted, by wire: totals must not fall when one leaves."""
         self._subscriptions: dict[str, Subscriptions[Endpoint]] = {}
         self._shared_subscriptions: Subscriptions[Endpoint] = Subscriptions()
         self.subscription_epoch = 0
@@ -45,6 +47,7 @@ class Router:
             return
         endpoint.closed = True
         self.endpoints.discard(endpoint)
+        self.past.setdefault(endpoint.wire, Traffic()).add(endpoint.traffic)
         self.services.drop(endpoint)
         removed = self._shared_subscriptions.remove_all(endpoint)
         own = self._subscriptions.get(endpoint.wire)
@@ -149,6 +152,11 @@ class Router:
                 self._shared_subscriptions.remove(shared, endpoint)
             self.subscription_epoch += 1
         return removed
+
+    def subscribed(self, wire: str) -> int:
+        """How many subscriptions the clients of a wire have."""
+        own = self._subscriptions.get(wire)
+        return 0 if own is None else len(own)
 
     def recipients(self, wire: str, topic: str, shared: str | None) -> Sequence[Endpoint]:
         """Everybody whom a publication made on `wire` reaches, each once; right until `subscription_epoch` changes."""

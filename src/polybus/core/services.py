@@ -38,6 +38,8 @@ class Services:
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.past: dict[str, Traffic] = {}
+        """What registrations that have gone had counted, by wire."""
         self._own: dict[str, dict[str, Registration]] = {}
         self._shared: dict[str, list[Registration]] = {}
         self._next_age = counter()
@@ -117,6 +119,7 @@ class Services:
 
     def _forget(self, registration: Registration) -> None:
         del self._own[registration.wire][registration.name]
+        self.past.setdefault(registration.wire, Traffic()).add(registration.traffic)
         if registration.shared is not None:
             claims = self._shared[registration.shared]
             claims.remove(registration)

@@ -17,9 +17,13 @@ from polybus.core.router import Router
 from polybus.core.topics import Topics
 from polybus.errors import ConfigError, StorageError
 from polybus.model.clock import Clock, SystemClock
+from polybus.monitor.durations import Histogram
+from polybus.monitor.monitor import Monitor
+from polybus.monitor.sources import Sources
 from polybus.protocols.native.local import close_door, open_door
 from polybus.server.config import Config
 from polybus.server.health import Health, LoopLag, State
+from polybus.server.metrics import Metrics, TimedFiles
 from polybus.server.wires import Pinned, Wire, wires
 from polybus.storage.engine import EmbeddedEngine
 from polybus.transports.connection import Connection, Connections, SessionFactory
@@ -64,8 +68,9 @@ class Node:
         self.router = Router(self.clock, policy)
         self.engine: EmbeddedEngine | None = None
         self.topics: Topics | None = None
+        syncs = Histogram()
         if self.config.data is not None:
-            self.engine = EmbeddedEngine(self.config.data, self.clock)
+            self.engine = EmbeddedEngine(self.config.data, self.clock, files=TimedFiles(syncs))
             self.topics = Topics(self.engine, self.clock)
         limits = self.config.limits
         self.connections = Connections(
@@ -73,9 +78,14 @@ class Node:
             Bounds(pending_bytes=limits.pending_bytes, write_timeout=limits.write_timeout),
             Budget(limits.memory_budget),
         )
+        self.monitor = Monitor(self._sources())
         self._stop_requested = asyncio.Event()
         self.wires: dict[str, Wire] = wires(
-            self.router, self.topics, self.config, self._stop_requested.set
+            self.router,
+            self.topics,
+            self.config,
+            self._stop_requested.set,
+            (self.monitor, Metrics(self.monitor, syncs)),
         )
         self._patience = Patience(limits.first_byte, limits.decide)
         self._listeners = [self._listener(parse_address(text)) for text in self.config.listen]
@@ -104,6 +114,7 @@ class Node:
             await self._release()
             raise
         self._ticking = asyncio.create_task(self._tick(), name="polybus tick")
+        self.monitor.start()
         open_door(self.connect_memory, self.name)
         self._state = "ready"
 
@@ -161,6 +172,7 @@ class Node:
     async def _release(self) -> None:
         for listener in self._listeners:
             await listener.stop()
+        await self.monitor.stop()
         for wire in self.wires.values():
             await wire.stop()
         if self.engine is not None and self.topics is not None:
@@ -216,6 +228,16 @@ class Node:
         return near
 
     # -- parts -----------------------------------------------------------------------------------
+
+    def _sources(self) -> Sources:
+        return Sources(
+            router=self.router,
+            connections=self.connections,
+            topics=self.topics,
+            health=self.health,
+            addresses=lambda: [str(address) for address in self.addresses],
+            data=self.config.data,
+        )
 
     def _listener(self, address: Address) -> Listener:
         options = address.options

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from polybus.core.endpoint import Identity
@@ -19,6 +20,7 @@ from polybus.http.head import sniff as http_sniff
 from polybus.http.session import HttpSession
 from polybus.http.settings import HttpSettings
 from polybus.http.site import Site
+from polybus.monitor.monitor import Monitor
 from polybus.protocols.gsb import wire as gsb_wire
 from polybus.protocols.gsb.room import GsbOptions, GsbRoom
 from polybus.protocols.gsb.session import GsbSession
@@ -33,6 +35,8 @@ from polybus.protocols.zbus.room import ZbusRoom
 from polybus.protocols.zbus.uplink import Uplinks
 from polybus.server.config import Config
 from polybus.server.identity import identity_of
+from polybus.server.metrics import Metrics
+from polybus.server.watching import trackers_of, twins_of
 from polybus.transports.connection import Connection
 from polybus.transports.outbox import Outbox
 from polybus.transports.session import Session
@@ -101,12 +105,17 @@ class Pinned:
 
 
 def wires(
-    router: Router, topics: Topics | None, config: Config, on_stop: Callable[[], None]
+    router: Router,
+    topics: Topics | None,
+    config: Config,
+    on_stop: Callable[[], None],
+    faces: Sequence[Monitor | Metrics] = (),
 ) -> dict[str, Wire]:
     """Every wire of a node by the name that pins it in an address.
 
     Args:
         topics: the durable half, on a node that has one.
+        faces: what people and programs look at the node through, served over HTTP.
         on_stop: called when a client whose wire can say so, and who may, stops the node.
     """
     found = [_native(router, topics, config)]
@@ -118,7 +127,7 @@ def wires(
         twin = rmb_room(router, config)
         found.append(rmb_wire(twin, on_stop))
     found += [
-        _http(router, topics, config, twin),
+        _http(router, topics, config, faces, twin),
         _gsb(router, config),
         _t2(router, config, on_stop),
     ]
@@ -162,7 +171,11 @@ def _t2(router: Router, config: Config, on_stop: Callable[[], None]) -> Wire:
 
 
 def _http(
-    router: Router, topics: Topics | None, config: Config, twin: RmbRoom | None = None
+    router: Router,
+    topics: Topics | None,
+    config: Config,
+    faces: Sequence[Monitor | Metrics],
+    twin: RmbRoom | None = None,
 ) -> Wire:
     """Everything that begins with an HTTP method; Zbus clients do too."""
     name = config.zbus.advertise.rpartition(":")[0].lower()
@@ -172,8 +185,13 @@ def _http(
         HttpSettings(max_body=config.http.max_body, origins=origins, hosts=frozenset(hosts))
     )
 
+    sources = [face.sources for face in faces if isinstance(face, Monitor)]
+    for face in faces:
+        face.register(site)
     if twin is not None:
         twin.remote.register(site)
+        for each in sources:
+            each.twins = partial(twins_of, twin)
 
     def serve(connection: Connection) -> Session:
         return HttpSession(site, identity_of(connection), connection.peer)
@@ -182,6 +200,8 @@ def _http(
         return Wire("http", http_sniff, serve)
     room = ZbusRoom(router, topics, _zbus_options(config))
     site.application = room.connect
+    for each in sources:
+        each.trackers = partial(trackers_of, room)
     uplinks = Uplinks(room)
 
     async def start(addresses: Sequence[Address]) -> None:

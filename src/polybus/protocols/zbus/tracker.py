@@ -55,6 +55,11 @@ class Tracker:
         tracked = {key: self._known[key] for key in sorted(self._live)}
         return self._room.infos.tracker(tracked, self._room.visible(token))
 
+    @property
+    def tracked(self) -> list[Shape]:
+        """What the servers that are tracked and alive have told of themselves."""
+        return [self._known[key] for key in sorted(self._live)]
+
     # -- subscribers ------------------------------------------------------------------------------------------
 
     def subscribe(self, party: ZbusParty, token: str, request: Request) -> None:

@@ -1,0 +1,433 @@
+"""The monitor of one node: its operations, its streams, and its place on the node's HTTP site.
+
+Invariant: it owns every task it starts, and after `stop` none is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from polybus.core.endpoint import Identity
+from polybus.core.filter import parse_filter
+from polybus.core.topics import Topics
+from polybus.errors import NoSuchTopic, PolybusError
+from polybus.http.request import Request
+from polybus.http.site import Site
+from polybus.monitor import records, shapes
+from polybus.monitor.actions import EVERYTHING, Actions
+from polybus.monitor.api import Api, Asked, Operation
+from polybus.monitor.files import load, serve
+from polybus.monitor.lists import Lists
+from polybus.monitor.nodes import GsbNodes
+from polybus.monitor.openapi import describe
+from polybus.monitor.sampler import POINTS, Sampler
+from polybus.monitor.sources import Sources
+from polybus.monitor.streams import Stream, Viewers
+
+log = logging.getLogger("polybus.monitor")
+
+TAIL_S: Final = 0.25  # between two looks at what came to a topic
+TAIL_RECORDS: Final = 200  # shown per look; what comes faster is counted and passed over
+PING_TURNS: Final = 60  # looks without a record after which a tail says that it is alive
+
+
+class OverviewQuestion(shapes.Question):
+    """`history` is the number of samples, one a second."""
+
+    history: Annotated[int, Meta(ge=0, le=POINTS)] = 0
+
+
+class RawQuestion(shapes.Question):
+    """`raw` asks for base64 whatever the payload is."""
+
+    raw: bool = False
+
+
+class Monitor:
+    """See the module."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        self.sampler = Sampler(sources)
+        self._lists = Lists(self.sampler)
+        self._actions = Actions(sources)
+        self._nodes = GsbNodes(self.sampler)
+        self._viewers = Viewers()
+        self._tails = Viewers()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._api = Api(self._operations())
+        self._document = msgspec.json.encode(describe(self._api.operations))
+        self.sampler.on_sample.append(self._tell)
+        load()
+
+    def register(self, site: Site) -> None:
+        """Serve the page, the API and GSB's own paths on a site."""
+        site.add("/", serve)
+        site.add("/static", serve)
+        # Reading is refused to pages of other origins as well: records are nobody's business but the operator's.
+        site.add("/api", self._handle, changes=True)
+        site.add("/health", self._nodes.health)
+        site.add("/nodes", self._nodes.nodes)
+        site.add("/events", self._nodes.events)
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._spawn(self.sampler.run())
+
+    async def stop(self) -> None:
+        """End everything. Idempotent."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def run(self, request: Request, work: Callable[[Request], Coroutine[Any, Any, None]]) -> None:
+        """Answer a request by work that takes a while."""
+        self._spawn(work(request))
+
+    def check(self, who: Identity) -> None:
+        """Raise NotAuthorized unless this identity may look at the bus."""
+        self.sources.router.check(who, "subscribe", EVERYTHING)
+
+    def _handle(self, request: Request) -> None:
+        self.run(request, self._api.answer)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the monitor failed", exc_info=error)
+
+    def _tell(self) -> None:
+        if len(self._viewers):
+            self._viewers.tell("overview", self.sampler.overview())
+
+    # -- operations -------------------------------------------------------------------------------------------
+
+    def _operations(self) -> list[Operation]:
+        see, topic, group = self._seen, "/topics/{topic}", "/topics/{topic}/groups/{group}"
+        number = frozenset({"offset", "connection"})
+        return [
+            Operation(
+                "openapi", "GET", "/openapi.json", "This document", shapes.Done, self._openapi
+            ),
+            Operation("me", "GET", "/me", "Who is asking, and what they may", shapes.Me, self._me),
+            Operation(
+                "overview",
+                "GET",
+                "/overview",
+                "The node at a glance",
+                shapes.Overview,
+                see(self._overview),
+                OverviewQuestion,
+            ),
+            Operation(
+                "stream",
+                "GET",
+                "/stream",
+                "The overview, once a second, as server-sent events",
+                None,
+                see(self._stream),
+            ),
+            Operation(
+                "topics",
+                "GET",
+                "/topics",
+                "Durable topics",
+                shapes.TopicPage,
+                see(lambda a: self._lists.topics(a.question)),
+                shapes.TopicListing,
+            ),
+            Operation("topic", "GET", topic, "One topic", shapes.Topic, see(self._topic)),
+            Operation(
+                "records",
+                "GET",
+                topic + "/records",
+                "Records by offset, time or tag",
+                shapes.Records,
+                see(self._records),
+                shapes.RecordQuestion,
+            ),
+            Operation(
+                "record",
+                "GET",
+                topic + "/records/{offset}",
+                "One record",
+                shapes.Record,
+                see(self._record),
+                RawQuestion,
+                numbers=frozenset({"offset"}),
+            ),
+            Operation(
+                "tail",
+                "GET",
+                topic + "/tail",
+                "Records as they come, as server-sent events",
+                None,
+                see(self._tail),
+                shapes.TailQuestion,
+            ),
+            Operation(
+                "groups",
+                "GET",
+                "/groups",
+                "Consume groups",
+                shapes.GroupPage,
+                see(self._groups),
+                shapes.GroupListing,
+            ),
+            Operation(
+                "services",
+                "GET",
+                "/services",
+                "Names that somebody answers",
+                shapes.ServicePage,
+                see(lambda a: self._lists.services(a.question)),
+                shapes.ServiceListing,
+            ),
+            Operation(
+                "connections",
+                "GET",
+                "/connections",
+                "Open connections",
+                shapes.ConnectionPage,
+                see(lambda a: self._lists.connections(a.question)),
+                shapes.ConnectionListing,
+            ),
+            Operation(
+                "dead_letters",
+                "GET",
+                "/dead-letters",
+                "Topics that hold what nobody confirmed",
+                shapes.DeadLetterPage,
+                see(lambda a: self._lists.dead_letters(a.question)),
+                shapes.Listing,
+            ),
+            Operation(
+                "federation",
+                "GET",
+                "/federation",
+                "Trackers and twins",
+                shapes.Federation,
+                see(self._federation),
+            ),
+            Operation(
+                "add_topic",
+                "POST",
+                "/topics",
+                "Add a topic",
+                shapes.Done,
+                self._add_topic,
+                body=shapes.NewTopic,
+                admin=True,
+                status=201,
+            ),
+            Operation(
+                "remove_topic",
+                "DELETE",
+                topic,
+                "Remove a topic with its records and groups",
+                shapes.Done,
+                lambda a: self._actions.remove_topic(a.who, a.peer, a.path["topic"]),
+                admin=True,
+            ),
+            Operation(
+                "empty_topic",
+                "POST",
+                topic + "/empty",
+                "Drop all records of a topic; offsets go on",
+                shapes.Done,
+                lambda a: self._actions.empty_topic(a.who, a.peer, a.path["topic"]),
+                admin=True,
+            ),
+            Operation(
+                "produce",
+                "POST",
+                topic + "/records",
+                "Produce one record",
+                shapes.Produced,
+                lambda a: self._actions.produce(a.who, a.peer, a.path["topic"], a.body),
+                body=shapes.Produce,
+                admin=True,
+                status=201,
+            ),
+            Operation(
+                "reset_group",
+                "POST",
+                group + "/reset",
+                "Let a group go on from another position",
+                shapes.Done,
+                self._reset,
+                body=shapes.Reset,
+                admin=True,
+            ),
+            Operation(
+                "call",
+                "POST",
+                "/call",
+                "Call a service",
+                shapes.CallAnswer,
+                lambda a: self._actions.call(a.who, a.peer, a.body),
+                body=shapes.CallQuestion,
+                admin=True,
+            ),
+            Operation(
+                "disconnect",
+                "DELETE",
+                "/connections/{connection}",
+                "Close a connection",
+                shapes.Done,
+                self._disconnect,
+                numbers=number - {"offset"},
+                admin=True,
+            ),
+        ]
+
+    def _seen(
+        self, run: Callable[[Asked], Coroutine[Any, Any, Any]]
+    ) -> Callable[[Asked], Coroutine[Any, Any, Any]]:
+        async def checked(asked: Asked) -> Any:
+            self.check(asked.who)
+            return await run(asked)
+
+        return checked
+
+    @property
+    def _topics(self) -> Topics:
+        return self._actions.topics
+
+    async def _openapi(self, asked: Asked) -> bytes:
+        return self._document
+
+    async def _me(self, asked: Asked) -> shapes.Me:
+        return shapes.Me(identity=str(asked.who), admin=self._actions.may(asked.who))
+
+    async def _overview(self, asked: Asked) -> shapes.Overview:
+        await self.sampler.fresh()
+        return self.sampler.overview(asked.question.history)
+
+    async def _stream(self, asked: Asked) -> None:
+        stream = self._viewers.add(asked.request)
+        stream.send("overview", msgspec.json.encode(self.sampler.overview()))
+
+    async def _topic(self, asked: Asked) -> shapes.Topic:
+        return self._lists.topic(self._topics.info(asked.path["topic"]))
+
+    async def _groups(self, asked: Asked) -> Any:
+        if asked.question.topic:
+            self._topics.info(asked.question.topic)
+        return await self._lists.groups(asked.question)
+
+    async def _records(self, asked: Asked) -> shapes.Records:
+        topic = self._readable(asked)
+        return await records.browse(self._topics, topic, asked.question)
+
+    async def _record(self, asked: Asked) -> shapes.Record:
+        topic = self._readable(asked)
+        offset = int(asked.path["offset"])
+        return await records.one(self._topics, topic, offset, raw=asked.question.raw)
+
+    def _readable(self, asked: Asked) -> str:
+        """The topic of the path, for somebody who may read it."""
+        topic = asked.path["topic"]
+        self._topics.info(topic)
+        self.sources.router.check(asked.who, "consume", topic)
+        return topic
+
+    async def _federation(self, asked: Asked) -> shapes.Federation:
+        return shapes.Federation(
+            trackers=list(self.sources.trackers()), twins=list(self.sources.twins())
+        )
+
+    async def _add_topic(self, asked: Asked) -> shapes.Done:
+        return await self._actions.add_topic(asked.who, asked.peer, asked.body)
+
+    async def _reset(self, asked: Asked) -> shapes.Done:
+        topic, group = asked.path["topic"], asked.path["group"]
+        return await self._actions.reset(asked.who, asked.peer, topic, group, asked.body)
+
+    async def _disconnect(self, asked: Asked) -> shapes.Done:
+        return self._actions.disconnect(asked.who, asked.peer, int(asked.path["connection"]))
+
+    # -- the live tail ----------------------------------------------------------------------------------------
+
+    async def _tail(self, asked: Asked) -> None:
+        topic = self._readable(asked)
+        tag = asked.question.tag
+        passes = parse_filter(tag) if tag else None
+        stream = self._tails.add(asked.request)
+        tail = Tail(self._topics, topic, passes, asked.question.q.encode())
+        try:
+            await tail.run(stream)
+        except NoSuchTopic as exc:
+            stream.send("gone", msgspec.json.encode(exc.text))
+        finally:
+            self._tails.drop(stream)
+
+
+class Tail:
+    """One viewer of what comes to a topic."""
+
+    def __init__(self, topics: Topics, topic: str, passes: Any, contains: bytes) -> None:
+        self._topics = topics
+        self._topic = topic
+        self._passes = passes
+        self._contains = contains
+        self._position = topics.info(topic).end
+
+    async def run(self, stream: Stream) -> None:
+        """Send what comes until the viewer goes.
+
+        Raises:
+            NoSuchTopic: the topic was removed.
+        """
+        idle = 0
+        alive = stream.write(b": hello\n\n")
+        while alive:
+            await asyncio.sleep(TAIL_S)
+            idle += 1
+            try:
+                event = await self._next()
+            except NoSuchTopic:
+                raise
+            except PolybusError as exc:
+                # Said once, here and to the viewer; a topic that cannot be read now may be read later.
+                log.warning("the tail of %s ends: %s", self._topic, exc)
+                stream.send("gone", msgspec.json.encode(exc.text))
+                return
+            if event is not None:
+                idle = 0
+                alive = stream.send("records", msgspec.json.encode(event))
+            elif idle >= PING_TURNS:
+                idle = 0
+                alive = stream.write(b": still here\n\n")
+            else:
+                alive = not stream.closed
+
+    async def _next(self) -> dict[str, Any] | None:
+        info = self._topics.info(self._topic)
+        skipped = max(0, info.end - TAIL_RECORDS - self._position)
+        start = self._position = max(self._position + skipped, info.first)
+        if start >= info.end:
+            self._position = min(start, info.end)
+            return None
+        found = await records.read(self._topics, self._topic, start, TAIL_RECORDS)
+        if found:
+            self._position = found[-1].offset + 1
+        shown = [
+            records.shown(record, records.PREVIEW)
+            for record in found
+            if (self._passes is None or self._passes(record.tag))
+            and self._contains in record.payload
+        ]
+        return {"skipped": skipped, "items": shown} if shown or skipped else None

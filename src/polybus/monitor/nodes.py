@@ -1,0 +1,112 @@
+"""GSB's own monitoring paths, as its router has them: `/health`, `/nodes`, `/nodes/{prefix}`, `/events` (protocol
+page GSB §13).
+
+Invariant: a node is a GSB connection that registered a name of the form `/net/<id>/…`; it is known by the id of its
+first such name.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from polybus.core.endpoint import Endpoint
+from polybus.http.request import Request
+from polybus.monitor.sampler import Sampler
+from polybus.monitor.streams import Viewers
+
+WIRE: Final = "gsb"
+JSON: Final = {"content-type": "application/json"}
+_NET: Final = re.compile(r"/net/(0x[0-9a-fA-F]+)(?:/|$)")
+
+Node = dict[str, Any]
+
+
+class GsbNodes:
+    """What the paths answer with."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._sources = sampler.sources
+        self._viewers = Viewers()
+        self._epoch = -1
+        self._known: dict[str, Node] = {}
+        self._seen: dict[int, str] = {}
+        self._dropped = 0
+        sampler.on_sample.append(self._look)
+
+    def health(self, request: Request) -> None:
+        """`/health`."""
+        router = self._sources.router
+        endpoints = sum(1 for e in router.endpoints if e.wire == WIRE)
+        names = sum(1 for found in router.services if found.wire == WIRE)
+        answer = {
+            "service": "polybus",
+            "status": "ok" if self._sources.health().ready else self._sources.health().state,
+            "connections": endpoints,
+            "endpoints": names,
+            "topics": router.subscribed(WIRE),
+        }
+        request.respond(200, JSON, msgspec.json.encode(answer))
+
+    def nodes(self, request: Request) -> None:
+        """`/nodes` and `/nodes/{hex digits that the id begins with}`."""
+        self._update()
+        prefix = request.path.removeprefix("/nodes").strip("/").lower()
+        if prefix and not re.fullmatch("[0-9a-f]+", prefix):
+            request.respond(400, JSON, b'{"error":"the prefix is not hexadecimal"}')
+            return
+        found = {k: v for k, v in self._known.items() if k.startswith("0x" + prefix)}
+        answer = {"count": len(found), "nodes": found}
+        request.respond(200, JSON, msgspec.json.encode(answer))
+
+    def events(self, request: Request) -> None:
+        """`/events`."""
+        self._update()
+        self._viewers.add(request)
+
+    def _look(self) -> None:
+        router = self._sources.router
+        traffic = self._sampler.totals.wires.get(WIRE)
+        dropped = 0 if traffic is None else traffic.dropped
+        if dropped > self._dropped:
+            self._viewers.tell("drop", {"count": dropped - self._dropped})
+        self._dropped = dropped
+        if router.services.epoch != self._epoch:
+            self._update()
+
+    def _update(self) -> None:
+        """Look who is there; tells of those who came and went since the last look."""
+        router = self._sources.router
+        if router.services.epoch == self._epoch:
+            return
+        self._epoch = router.services.epoch
+        owners: dict[Endpoint, list[str]] = {}
+        for found in router.services:
+            match = _NET.match(found.name) if found.wire == WIRE else None
+            if match is not None:
+                ids = owners.setdefault(found.endpoint, [])
+                if match[1].lower() not in ids:
+                    ids.append(match[1].lower())
+        known = {ids[0]: self._node(owner, ids) for owner, ids in owners.items()}
+        before, self._known = self._known, known
+        self._seen = {owner.id: self._seen[owner.id] for owner in owners}
+        for name in known.keys() - before.keys():
+            self._viewers.tell("new-node", known[name])
+        for name in before.keys() - known.keys():
+            self._viewers.tell("lost-node", before[name])
+
+    def _node(self, owner: Endpoint, ids: list[str]) -> Node:
+        now = datetime.fromtimestamp(self._sampler.clock.wall_ms() / 1000, UTC)
+        seen = self._seen.setdefault(owner.id, now.isoformat(timespec="milliseconds"))
+        instance: bytes | None = getattr(owner, "instance_id", None)
+        return {
+            "id": ids[0],
+            "identities": ids,
+            "seen": seen,
+            "peer": owner.peer,
+            "session_id": (instance or b"").hex(),
+        }

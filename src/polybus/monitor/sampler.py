@@ -1,0 +1,372 @@
+"""Once a second: how the bus stands, and what changed since the last look.
+
+Invariant: nothing on the path of a message is paid for the monitor but one call when a call through the core ends;
+all rates come from counters that the rooms keep anyway. A sample is taken in turns, so ten thousand connections do
+not hold the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from polybus._version import __version__
+from polybus.core.endpoint import Endpoint, Traffic
+from polybus.core.services import Registration
+from polybus.model.message import Call, Status
+from polybus.monitor.durations import Durations, Histogram
+from polybus.monitor.shapes import Disk, History, Overview, Wire
+from polybus.monitor.sources import Sources
+from polybus.monitor.turns import Turns
+from polybus.transports.connection import Connection
+
+log = logging.getLogger("polybus.monitor")
+
+PERIOD_S: Final = 1.0
+POINTS: Final = 300  # samples kept: five minutes
+LAG_EVERY: Final = 5  # samples between two points of a group's lag
+LAG_POINTS: Final = 60  # five minutes as well
+MAX_GROUPS: Final = 2000  # whose lag is kept over time
+DISK_EVERY: Final = 10
+SMOOTHING: Final = 0.5  # weight of the newest second in the rate of a topic or service
+
+
+@dataclass(slots=True)
+class Point:
+    """One sample, as far as it is kept."""
+
+    time_ms: int
+    in_rate: dict[str, float]
+    out_rate: dict[str, float]
+    calls_rate: float
+    produce_rate: float
+    failures_rate: float
+    connections: int
+    lag: int
+    loop_lag_ms: float
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums at one moment."""
+
+    at: float = 0.0
+    wires: dict[str, Traffic] = field(default_factory=dict)
+    services: dict[str, Traffic] = field(default_factory=dict)
+    registered: Counter[str] = field(default_factory=Counter)
+    connected: Counter[str] = field(default_factory=Counter)
+    pending_bytes: int = 0
+    topics: int = 0
+    records: int = 0
+    produced: int = 0
+    stored_bytes: int = 0
+    groups: int = 0
+    lag: int = 0
+    in_flight: int = 0
+    redelivered: int = 0
+    dead: int = 0
+
+
+class Rates:
+    """Rates of many counters by key; what is not counted any more is forgotten."""
+
+    __slots__ = ("_last", "_rates")
+
+    def __init__(self) -> None:
+        self._last: dict[object, int] = {}
+        self._rates: dict[object, float] = {}
+
+    def get(self, key: object) -> float:
+        return self._rates.get(key, 0.0)
+
+    def take(self, counts: dict[object, int], seconds: float) -> None:
+        """The counters as they stand now."""
+        last, old = self._last, self._rates
+        fresh = {}
+        for key, count in counts.items():
+            rate = max(0, count - last.get(key, count)) / seconds
+            smooth = SMOOTHING * rate + (1 - SMOOTHING) * old.get(key, rate)
+            if smooth > 0.005:
+                fresh[key] = smooth
+        self._rates = fresh
+        self._last = counts
+
+
+class Sampler:
+    """The samples of one node. `on_sample` are told after each."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        self.clock = sources.router.clock
+        self.totals = Totals()
+        self.points: deque[Point] = deque(maxlen=POINTS)
+        self.topic_rates = Rates()
+        self.service_rates = Rates()
+        self.lags: dict[tuple[str, str], deque[int]] = {}
+        self.durations: dict[int, Durations] = {}
+        self.histograms: dict[str, Histogram] = {}
+        self.disk: Disk | None = None
+        self.on_sample: list[Callable[[], None]] = []
+        self._started = self.clock.monotonic()
+        self._wire_rates: dict[str, tuple[float, float, float, float, float]] = {}
+        self._produce_rate = 0.0
+        self._count = 0
+        sources.router.calls.on_end = self._call_ended
+
+    # -- calls ----------------------------------------------------------------------------------------------
+
+    def _call_ended(self, call: Call, status: Status | None) -> None:
+        now = self.clock.monotonic()
+        registration: Registration = call.registration
+        if status is not None and status is not Status.OK:
+            registration.traffic.failures += 1
+        durations = self.durations.get(registration.age)
+        if durations is None:
+            durations = self.durations[registration.age] = Durations(now)
+        seconds = now - call.started
+        durations.add(seconds, now)
+        histogram = self.histograms.get(registration.wire)
+        if histogram is None:
+            histogram = self.histograms[registration.wire] = Histogram()
+        histogram.add(seconds)
+
+    # -- sampling -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        while True:
+            await self.sample()
+            for listener in self.on_sample:
+                listener()
+            await asyncio.sleep(PERIOD_S)
+
+    async def fresh(self) -> None:
+        """Sample now unless that was just done; for answers that should not be a second old."""
+        if self.clock.monotonic() - self.totals.at >= PERIOD_S / 2 or not self._count:
+            await self.sample()
+
+    async def sample(self) -> None:
+        """Look at everything."""
+        if self._count % DISK_EVERY == 0:
+            await self._look_at_disk()
+        totals = Totals(at=self.clock.monotonic())
+        turns = Turns()
+        await self._count_endpoints(totals, turns)
+        await self._count_connections(totals, turns)
+        await self._count_services(totals, turns)
+        await self._count_topics(totals, turns)
+        before, self.totals = self.totals, totals
+        self._count += 1
+        if before.at:
+            self._keep_point(before, totals, max(totals.at - before.at, 1e-3))
+
+    async def _count_endpoints(self, totals: Totals, turns: Turns) -> None:
+        router = self.sources.router
+        for wire, past in tuple(router.past.items()):
+            totals.wires.setdefault(wire, Traffic()).add(past)
+        for endpoint in tuple(router.endpoints):
+            if not endpoint.closed:
+                totals.wires.setdefault(endpoint.wire, Traffic()).add(endpoint.traffic)
+            if turns.over():
+                await turns.rest()
+
+    async def _count_connections(self, totals: Totals, turns: Turns) -> None:
+        for connection in tuple(self.sources.connections.open):
+            totals.connected[protocol_of(connection)] += 1
+            totals.pending_bytes += connection.outbox.pending_bytes
+            if turns.over():
+                await turns.rest()
+
+    async def _count_services(self, totals: Totals, turns: Turns) -> None:
+        services = self.sources.router.services
+        for wire, past in services.past.items():
+            totals.services.setdefault(wire, Traffic()).add(past)
+        counts: dict[object, int] = {}
+        for found in tuple(services):
+            totals.services.setdefault(found.wire, Traffic()).add(found.traffic)
+            totals.registered[found.wire] += 1
+            counts[found.age] = found.traffic.calls
+            if turns.over():
+                await turns.rest()
+        self.service_rates.take(counts, self._since_last(totals))
+        if len(self.durations) > len(counts):
+            self.durations = {age: d for age, d in self.durations.items() if age in counts}
+
+    async def _count_topics(self, totals: Totals, turns: Turns) -> None:
+        topics = self.sources.topics
+        if topics is None:
+            return
+        counts: dict[object, int] = {}
+        lags: dict[tuple[str, str], int] = {}
+        for info in topics.all():
+            totals.topics += 1
+            totals.records += info.end - info.first
+            totals.produced += info.end
+            totals.stored_bytes += info.bytes
+            counts[info.name] = info.end
+            for group in topics.groups.of(info.name):
+                totals.groups += 1
+                lag = max(0, info.end - group.floor())
+                totals.lag += lag
+                totals.in_flight += len(group.in_flight)
+                totals.redelivered += group.redelivered
+                totals.dead += group.dead
+                if len(lags) < MAX_GROUPS:
+                    lags[info.name, group.name] = lag
+            if turns.over():
+                await turns.rest()
+        self.topic_rates.take(counts, self._since_last(totals))
+        if self._count % LAG_EVERY == 0:
+            self._keep_lags(lags)
+
+    def _since_last(self, totals: Totals) -> float:
+        return max(totals.at - self.totals.at, 1e-3) if self.totals.at else PERIOD_S
+
+    def _keep_lags(self, lags: dict[tuple[str, str], int]) -> None:
+        kept = {key: self.lags.get(key) or deque(maxlen=LAG_POINTS) for key in lags}
+        for key, lag in lags.items():
+            kept[key].append(lag)
+        self.lags = kept
+
+    async def _look_at_disk(self) -> None:
+        folder = self.sources.data
+        if folder is None:
+            return
+        try:
+            usage = await asyncio.to_thread(shutil.disk_usage, folder)
+        except OSError as exc:
+            log.warning("cannot tell how full the disk of %s is: %s", folder, exc)
+            self.disk = None
+            return
+        self.disk = Disk(folder=str(folder), free_bytes=usage.free, total_bytes=usage.total)
+
+    def _keep_point(self, before: Totals, now: Totals, seconds: float) -> None:
+        rates = {}
+        failures = 0
+        for wire, traffic in now.wires.items():
+            old = before.wires.get(wire) or Traffic()
+            calls = now.services.get(wire, Traffic()).calls
+            calls -= before.services.get(wire, Traffic()).calls
+            changes = (
+                traffic.messages_in - old.messages_in,
+                traffic.messages_out - old.messages_out,
+                traffic.bytes_in - old.bytes_in,
+                traffic.bytes_out - old.bytes_out,
+                calls,
+            )
+            a, b, c, d, e = (max(0, change) / seconds for change in changes)
+            rates[wire] = (a, b, c, d, e)
+            failures += traffic.failures - old.failures
+        self._wire_rates = rates
+        self._produce_rate = max(0, now.produced - before.produced) / seconds
+        self.points.append(
+            Point(
+                time_ms=self.clock.wall_ms(),
+                in_rate={wire: found[0] for wire, found in rates.items()},
+                out_rate={wire: found[1] for wire, found in rates.items()},
+                calls_rate=sum(found[4] for found in rates.values()),
+                produce_rate=self._produce_rate,
+                failures_rate=max(0, failures) / seconds,
+                connections=sum(now.connected.values()),
+                lag=now.lag,
+                loop_lag_ms=self.sources.health().loop_lag_s * 1000,
+            )
+        )
+
+    # -- answers --------------------------------------------------------------------------------------------
+
+    def overview(self, history: int = 0) -> Overview:
+        """The node at a glance, as of the last sample, with so many points of its past."""
+        now, sources = self.totals, self.sources
+        health = sources.health()
+        names = sorted(now.wires.keys() | now.connected.keys() | now.registered.keys())
+        wires = [self._wire(name) for name in names]
+        return Overview(
+            version=__version__,
+            addresses=list(sources.addresses()),
+            state=health.state,
+            ready=health.ready,
+            time_ms=self.clock.wall_ms(),
+            uptime_s=round(self.clock.monotonic() - self._started, 1),
+            wires=wires,
+            connections=len(sources.connections.open),
+            accepted=sources.connections.accepted,
+            services=sum(now.registered.values()),
+            topics=now.topics,
+            groups=now.groups,
+            records=now.records,
+            stored_bytes=now.stored_bytes,
+            produce_rate=round(self._produce_rate, 2),
+            lag=now.lag,
+            in_flight=now.in_flight,
+            redelivered=now.redelivered,
+            dead=now.dead,
+            pending_calls=health.pending_calls,
+            pending_bytes=now.pending_bytes,
+            failures=sum(wire.failures for wire in wires),
+            dropped=sum(wire.dropped for wire in wires),
+            loop_lag_ms=round(health.loop_lag_s * 1000, 2),
+            ended=dict(sources.connections.ended.most_common(20)),
+            disk=self.disk,
+            history=self._history(history) if history else None,
+        )
+
+    def _wire(self, name: str) -> Wire:
+        now = self.totals
+        traffic = now.wires.get(name) or Traffic()
+        served = now.services.get(name) or Traffic()
+        rates = [round(r, 2) for r in self._wire_rates.get(name, (0.0,) * 5)]
+        return Wire(
+            protocol=name,
+            connections=now.connected[name],
+            services=now.registered[name],
+            messages_in=traffic.messages_in,
+            messages_out=traffic.messages_out,
+            bytes_in=traffic.bytes_in,
+            bytes_out=traffic.bytes_out,
+            calls=served.calls,
+            failures=traffic.failures + served.failures,
+            dropped=traffic.dropped,
+            in_rate=rates[0],
+            out_rate=rates[1],
+            bytes_in_rate=rates[2],
+            bytes_out_rate=rates[3],
+            calls_rate=rates[4],
+        )
+
+    def _history(self, count: int) -> History:
+        points = list(self.points)[-count:]
+        names = sorted({wire for point in points for wire in point.in_rate})
+        return History(
+            times_ms=[p.time_ms for p in points],
+            in_rate={n: [round(p.in_rate.get(n, 0.0), 2) for p in points] for n in names},
+            out_rate={n: [round(p.out_rate.get(n, 0.0), 2) for p in points] for n in names},
+            calls_rate=[round(p.calls_rate, 2) for p in points],
+            produce_rate=[round(p.produce_rate, 2) for p in points],
+            failures_rate=[round(p.failures_rate, 2) for p in points],
+            connections=[p.connections for p in points],
+            lag=[p.lag for p in points],
+            loop_lag_ms=[round(p.loop_lag_ms, 2) for p in points],
+        )
+
+
+def endpoint_of(connection: Connection) -> Endpoint | None:
+    """The party behind a connection; None while its protocol is not known, and for plain HTTP."""
+    session = connection.session
+    if isinstance(session, Endpoint):
+        return session
+    party = getattr(session, "party", None)
+    return party if isinstance(party, Endpoint) else None
+
+
+def protocol_of(connection: Connection) -> str:
+    """The protocol that a connection speaks, in one word."""
+    endpoint = endpoint_of(connection)
+    if endpoint is not None:
+        return endpoint.wire
+    return "http" if hasattr(connection.session, "site") else "undecided"

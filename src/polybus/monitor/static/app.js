@@ -1,0 +1,103 @@
+// The frame: which view is shown, the menu, the theme, and the pulse that keeps lists fresh.
+
+import { connect, get, listen } from "./api.js";
+import { h } from "./dom.js";
+import { count } from "./format.js";
+import { overview } from "./overview.js";
+import { topic } from "./topic.js";
+import { connections, counts, dead, federation, groups, services, topics } from "./views.js";
+
+const VIEWS = [
+  ["overview", "Overview"],
+  ["topics", "Topics"],
+  ["groups", "Groups"],
+  ["services", "Services"],
+  ["connections", "Connections"],
+  ["federation", "Trackers and twins"],
+  ["dead", "Dead letters"],
+];
+const LISTS = { topics, groups, services, connections, federation, dead };
+const EVERY = 2; // pulses between two refreshes of a list
+
+const main = document.getElementById("main");
+const side = document.querySelector(".side");
+const nav = document.getElementById("nav");
+const menu = document.getElementById("menu");
+const banner = h("p", { class: "banner bad", role: "alert", hidden: true }, "The node cannot be reached. Trying again…");
+const place = h("div", { class: "view" });
+let me = { identity: "", admin: false };
+let shown = { refresh() {}, stop() {} };
+let pulses = 0;
+
+const links = VIEWS.map(([id, label]) => {
+  const number = h("span", { class: "count" });
+  const link = h("a", { href: `#/${id}` }, label, number);
+  nav.append(link);
+  return { id, link, number };
+});
+
+function show() {
+  const [, view = "overview", ...rest] = location.hash.split("/");
+  const name = rest.length ? decodeURIComponent(rest.join("/")) : "";
+  const label = VIEWS.find(([id]) => id === view)?.[1] ?? "Overview";
+  shown.stop();
+  if (view === "topics" && name) shown = topic(place, me.admin, name);
+  else if (LISTS[view]) shown = { refresh: LISTS[view](place, me.admin), stop() {} };
+  else shown = { refresh() {}, stop: overview(place) };
+  document.title = `${name || label} · polybus`;
+  for (const { id, link } of links) {
+    if (id === (LISTS[view] ? view : "overview")) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  open(false);
+  window.scrollTo(0, 0);
+}
+
+function open(wide) {
+  side.classList.toggle("open", wide);
+  menu.setAttribute("aria-expanded", String(wide));
+}
+
+function pulse(now) {
+  banner.hidden = now !== null;
+  if (!now) return;
+  document.getElementById("node").textContent = now.addresses[0] ?? "";
+  const numbers = counts();
+  for (const { id, number } of links) number.textContent = numbers[id] ? count(numbers[id]) : "";
+  pulses += 1;
+  if (pulses % EVERY === 0 && !document.hidden) shown.refresh();
+}
+
+function theme(choice) {
+  if (choice === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = choice;
+  localStorage.setItem("theme", choice);
+  document.getElementById("theme").textContent = `Theme: ${choice}`;
+}
+
+document.getElementById("theme").addEventListener("click", () => {
+  const order = ["system", "light", "dark"];
+  theme(order[(order.indexOf(localStorage.getItem("theme") ?? "system") + 1) % 3]);
+});
+menu.addEventListener("click", () => open(!side.classList.contains("open")));
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+window.addEventListener("hashchange", () => {
+  show();
+  main.focus({ preventScroll: true });
+});
+
+theme(localStorage.getItem("theme") ?? "system");
+main.replaceChildren(banner, place);
+try {
+  me = await get("/me");
+  document.getElementById("who").textContent = me.admin ? `You are ${me.identity}` : `You are ${me.identity}: read only`;
+} catch (problem) {
+  banner.textContent = problem.message;
+  banner.hidden = false;
+}
+show();
+listen(pulse);
+connect();

@@ -1,0 +1,81 @@
+"""Long work on the event loop, cut into turns.
+
+Invariant: whoever asks `over` once per item holds the loop for little more than `TURN_S` at a time, however many
+items there are (DESIGN 4 allows 10 ms; the rest is for the loop's other work in the same round).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Iterable
+from time import perf_counter
+from typing import Any, Final, TypeVar
+
+TURN_S: Final = 0.002
+RUN: Final = 1000  # items sorted in one go: about half a millisecond
+
+T = TypeVar("T")
+
+
+class Turns:
+    """The time that one piece of work takes."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until = perf_counter() + TURN_S
+
+    def over(self) -> bool:
+        """Whether it is time for `rest`."""
+        return perf_counter() > self._until
+
+    async def rest(self) -> None:
+        """Let the others have their turn."""
+        await asyncio.sleep(0)
+        self._until = perf_counter() + TURN_S
+
+
+async def window(
+    items: Iterable[tuple[Any, T]], start: int, count: int, *, descending: bool = False
+) -> tuple[list[T], int]:
+    """The items from `start` on in the order of their keys, and how many there are in all.
+
+    Sorted in runs which are then merged as far as the window reaches: one sort of everything cannot be interrupted.
+    """
+    turns = Turns()
+    runs: list[list[tuple[Any, int, T]]] = []
+    run: list[tuple[Any, int, T]] = []
+    number = 0
+    for key, item in items:
+        # The number makes ties stable, and keeps items themselves from being compared.
+        run.append((key, -number if descending else number, item))
+        number += 1
+        if len(run) == RUN:
+            run.sort(reverse=descending)
+            runs.append(run)
+            run = []
+        if turns.over():
+            await turns.rest()
+    run.sort(reverse=descending)
+    runs.append(run)
+    found = []
+    for position, (_, _, item) in enumerate(heapq.merge(*runs, reverse=descending)):
+        if position >= start + count:
+            break
+        if position >= start:
+            found.append(item)
+        if turns.over():
+            await turns.rest()
+    return found, number
+
+
+async def rendered(items: Iterable[T], render: Callable[[T], bytes]) -> list[bytes]:
+    """All items as bytes."""
+    turns = Turns()
+    found = []
+    for item in items:
+        found.append(render(item))
+        if turns.over():
+            await turns.rest()
+    return found

@@ -1,0 +1,254 @@
+"""`/metrics` for Prometheus, `/healthz` and `/readyz`.
+
+Invariant: a scrape reads the monitor's last sample and costs nothing per message; without being asked for details no
+label holds a name that clients choose, so the number of series does not grow with the bus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from polybus._version import __version__
+from polybus.core.endpoint import ANONYMOUS
+from polybus.core.engine import TopicInfo
+from polybus.errors import PolybusError
+from polybus.http.request import Request
+from polybus.http.site import TEXT, Site, not_found
+from polybus.model.pattern import check_pattern, matches
+from polybus.monitor.api import refuse
+from polybus.monitor.durations import Histogram
+from polybus.monitor.monitor import Monitor
+from polybus.storage.files import DiskFile, DiskFiles
+
+MAX_DETAILED: Final = 1000  # topics in one detailed answer
+
+
+class Metrics:
+    """What one node exports, from a registry of its own."""
+
+    def __init__(self, monitor: Monitor, syncs: Histogram) -> None:
+        self._monitor = monitor
+        self._registry = CollectorRegistry()
+        self._registry.register(NodeCollector(monitor, syncs))
+        ProcessCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+
+    def register(self, site: Site) -> None:
+        """Serve it."""
+        site.add("/metrics", self._metrics)
+        site.add("/healthz", self._alive)
+        site.add("/readyz", self._ready)
+
+    def _metrics(self, request: Request) -> None:
+        if request.path == "/metrics":
+            self._monitor.run(request, self._all)
+        elif request.path == "/metrics/detailed":
+            self._monitor.run(request, self._detailed)
+        else:
+            not_found(request)
+
+    async def _all(self, request: Request) -> None:
+        await self._monitor.sampler.fresh()
+        _answer(request, self._registry)
+
+    async def _detailed(self, request: Request) -> None:
+        try:
+            self._monitor.check(request.connection.identity or ANONYMOUS)
+            pattern = check_pattern(request.parameters().get("topic", "**"))
+        except PolybusError as exc:
+            refuse(request, exc)
+            return
+        await self._monitor.sampler.fresh()
+        registry = CollectorRegistry()
+        registry.register(TopicCollector(self._monitor, pattern))
+        _answer(request, registry)
+
+    def _alive(self, request: Request) -> None:
+        request.respond(200, TEXT, b"ok\n")
+
+    def _ready(self, request: Request) -> None:
+        health = self._monitor.sources.health()
+        request.respond(200 if health.ready else 503, TEXT, health.state.encode() + b"\n")
+
+
+def _answer(request: Request, registry: CollectorRegistry) -> None:
+    request.respond(200, {"content-type": CONTENT_TYPE_PLAIN_0_0_4}, generate_latest(registry))
+
+
+class TimedFiles(DiskFiles):
+    """The machine's files, with the syncs of the commit log timed; only its own thread syncs there."""
+
+    def __init__(self, syncs: Histogram) -> None:
+        self._syncs = syncs
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        opened = super().open(path, create=create)
+        # The commit log lies in a folder of this name; all else is moved there later, with nobody waiting.
+        return TimedFile(opened, self._syncs) if path.parent.name == "log" else opened
+
+
+class TimedFile(DiskFile):
+    """One file of the commit log."""
+
+    def __init__(self, opened: DiskFile, syncs: Histogram) -> None:
+        super().__init__(opened.path, opened._fd)
+        self._syncs = syncs
+
+    def sync(self) -> None:
+        started = perf_counter()
+        super().sync()
+        self._syncs.add(perf_counter() - started)
+
+
+class NodeCollector(Collector):
+    """The node's own numbers, with nothing but the protocol as a label."""
+
+    def __init__(self, monitor: Monitor, syncs: Histogram) -> None:
+        self._monitor = monitor
+        self._syncs = syncs
+
+    def describe(self) -> list[Metric]:
+        return []  # names are known when they are collected; asking earlier would take a sample
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._monitor.sampler.overview()
+        yield InfoMetricFamily("polybus_build", "The program", value={"version": __version__})
+        yield GaugeMetricFamily("polybus_up", "1 while the node answers", value=1)
+        yield GaugeMetricFamily("polybus_ready", "1 while the node takes work", value=now.ready)
+        yield GaugeMetricFamily("polybus_uptime_seconds", "Since the start", value=now.uptime_s)
+        yield from self._wires()
+        yield from self._connections()
+        yield from self._durations()
+        gauges = {
+            "polybus_calls_pending": ("Calls that wait for an answer", now.pending_calls),
+            "polybus_topics": ("Durable topics", now.topics),
+            "polybus_topic_records": ("Records in all topics", now.records),
+            "polybus_topic_bytes": ("Bytes of all topics", now.stored_bytes),
+            "polybus_groups": ("Consume groups", now.groups),
+            "polybus_group_lag_records": ("Records still to be confirmed, all groups", now.lag),
+            "polybus_group_in_flight_records": ("Delivered and not confirmed", now.in_flight),
+            "polybus_outbox_bytes": ("Queued towards all peers", now.pending_bytes),
+            "polybus_loop_lag_seconds": ("Worst of the last seconds", now.loop_lag_ms / 1000),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(name, text, value=value)
+        # Groups that are removed take their counts with them, so these are not counters.
+        yield GaugeMetricFamily(
+            "polybus_group_redelivered_records", "By present groups", value=now.redelivered
+        )
+        yield GaugeMetricFamily("polybus_group_dead_records", "By present groups", value=now.dead)
+        if now.disk is not None:
+            yield GaugeMetricFamily(
+                "polybus_disk_free_bytes", "Where topics lie", value=now.disk.free_bytes
+            )
+
+    def _wires(self) -> Iterator[Metric]:
+        wires = self._monitor.sampler.overview().wires
+        counters = {
+            "polybus_messages_received": ("Messages of clients", "messages_in"),
+            "polybus_messages_sent": ("Messages to clients", "messages_out"),
+            "polybus_received_bytes": ("Bytes of clients", "bytes_in"),
+            "polybus_sent_bytes": ("Bytes to clients", "bytes_out"),
+            "polybus_messages_dropped": ("Dropped for slow clients", "dropped"),
+            "polybus_calls": ("Calls to services of this protocol", "calls"),
+            "polybus_failures": ("Calls and messages that failed", "failures"),
+        }
+        for name, (text, field) in counters.items():
+            counter = CounterMetricFamily(name, text, labels=["protocol"])
+            for wire in wires:
+                counter.add_metric([wire.protocol], getattr(wire, field))
+            yield counter
+        services = GaugeMetricFamily("polybus_services", "Registered names", labels=["protocol"])
+        for wire in wires:
+            services.add_metric([wire.protocol], wire.services)
+        yield services
+
+    def _connections(self) -> Iterator[Metric]:
+        sources, totals = self._monitor.sources, self._monitor.sampler.totals
+        current = GaugeMetricFamily("polybus_connections", "Open", labels=["protocol"])
+        for protocol, count in sorted(totals.connected.items()):
+            current.add_metric([protocol], count)
+        yield current
+        yield CounterMetricFamily(
+            "polybus_connections_accepted", "Ever", value=sources.connections.accepted
+        )
+        ended = CounterMetricFamily("polybus_connections_ended", "By reason", labels=["reason"])
+        for reason, count in sources.connections.ended.most_common(50):
+            ended.add_metric([reason], count)
+        yield ended
+        yield CounterMetricFamily(
+            "polybus_memory_cuts", "Peers cut for memory", value=sources.connections.budget.cuts
+        )
+
+    def _durations(self) -> Iterator[Metric]:
+        calls = HistogramMetricFamily(
+            "polybus_call_duration_seconds",
+            "Calls through the core, by the service's protocol",
+            labels=["protocol"],
+        )
+        for wire, histogram in sorted(self._monitor.sampler.histograms.items()):
+            calls.add_metric([wire], histogram.buckets(), histogram.total_s)
+        yield calls
+        yield HistogramMetricFamily(
+            "polybus_commit_duration_seconds",
+            "Syncs of the disk that acknowledged produces wait for",
+            buckets=self._syncs.buckets(),
+            sum_value=self._syncs.total_s,
+        )
+
+
+class TopicCollector(Collector):
+    """The numbers of single topics and groups, for whoever asks by pattern."""
+
+    def __init__(self, monitor: Monitor, pattern: str) -> None:
+        self._monitor = monitor
+        self._pattern = pattern
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        topics = self._monitor.sources.topics
+        found = [] if topics is None else list(topics.all())
+        found = [info for info in found if matches(self._pattern, info.name)][:MAX_DETAILED]
+        yield from _topics(found)
+        if topics is None:
+            return
+        labels = ["topic", "group"]
+        lag = GaugeMetricFamily("polybus_topic_group_lag_records", "To confirm", labels=labels)
+        flight = GaugeMetricFamily("polybus_topic_group_in_flight_records", "Out", labels=labels)
+        again = CounterMetricFamily("polybus_topic_group_redelivered", "Again", labels=labels)
+        dead = CounterMetricFamily("polybus_topic_group_dead", "Given up", labels=labels)
+        for info in found:
+            for group in topics.groups.of(info.name):
+                key = [info.name, group.name]
+                lag.add_metric(key, max(0, info.end - group.floor()))
+                flight.add_metric(key, len(group.in_flight))
+                again.add_metric(key, group.redelivered)
+                dead.add_metric(key, group.dead)
+        yield from (lag, flight, again, dead)
+
+
+def _topics(found: list[TopicInfo]) -> Iterator[Metric]:
+    produced = CounterMetricFamily("polybus_topic_produced_records", "Ever", labels=["topic"])
+    stored = GaugeMetricFamily("polybus_topic_stored_records", "Now", labels=["topic"])
+    size = GaugeMetricFamily("polybus_topic_stored_bytes", "Now", labels=["topic"])
+    for info in found:
+        produced.add_metric([info.name], info.end)
+        stored.add_metric([info.name], info.end - info.first)
+        size.add_metric([info.name], info.bytes)
+    yield from (produced, stored, size)
