@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,47 @@ async def test_verification_names_every_damaged_place(opened: Opener, tmp_path: 
     (base / "checkpoint" / "data.mdb").write_bytes(bytes(100))
     (problem,) = verify_folder(base).problems
     assert problem.where == "checkpoint"
+
+
+async def test_what_does_not_fit_together_is_named(opened: Opener, tmp_path: Path):
+    engine = await filled(opened)
+    topic = engine._state.log("t")
+    first = topic.segments[0]
+    engine._mover.put_segment(topic, replace(first, end=first.end + 1))
+    topic.moved += 1000
+    topic.changed = True
+    await engine.move_all()
+    await engine.back_up(tmp_path / "changed")
+    found = {
+        problem.reason.split(",")[0] for problem in verify_folder(tmp_path / "changed").problems
+    }
+    assert any(reason.startswith("ends at offset") for reason in found)
+    assert any(reason.startswith("begins at offset") for reason in found)
+    topic.moved -= 1000
+
+
+async def test_a_published_chunk_that_is_gone_is_named(opened: Opener, tmp_path: Path):
+    engine = await filled(opened)
+    await engine.back_up(tmp_path / "backup")
+    (staged,) = (tmp_path / "backup" / "staged").iterdir()
+    staged.unlink()
+    (problem,) = verify_folder(tmp_path / "backup").problems
+    assert problem.reason == "the staged chunk is gone"
+
+
+async def test_a_backup_takes_no_spare_and_no_file_that_was_never_finished(
+    opened: Opener, tmp_path: Path
+):
+    engine = await filled(opened)
+    logs = tmp_path / "data" / "log"
+    (logs / "999999999999.log").write_bytes(b"never finished")
+    (logs / "spare-9.log").write_bytes(bytes(100))
+    (logs / "999999999998.log").symlink_to(tmp_path / "gone meanwhile")
+    made = await engine.back_up(tmp_path / "backup")
+    assert [info.end for info in made.topics] == [52, 5]
+    assert not (tmp_path / "backup" / "log" / "spare-9.log").exists()
+    for path in (logs / "999999999999.log", logs / "999999999998.log", logs / "spare-9.log"):
+        path.unlink()
 
 
 async def test_another_process_backs_up_a_running_node(opened: Opener, tmp_path: Path):

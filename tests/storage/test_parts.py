@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from polybus.model.chunk import encode_chunk, parse_chunk
 from polybus.model.clock import ManualClock
 from polybus.model.record import NewRecord
 from polybus.storage import files as files_module
-from polybus.storage import recovery
+from polybus.storage import merger, mover, recovery
 from polybus.storage.checkpoint import Changes, Checkpoint, Meta
 from polybus.storage.dedup import DedupWindow
 from polybus.storage.engine import EmbeddedEngine, StorageOptions
@@ -334,6 +335,89 @@ async def test_a_topic_removed_while_it_is_moved_leaves_nothing(
     engine = await opened()
     assert engine.topics() == []
     assert list((tmp_path / "data" / "topics").iterdir()) == []
+
+
+async def test_a_topic_removed_while_it_is_merged_leaves_nothing(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+):
+    engine = await opened()
+    await engine.declare("t", TopicOptions())
+    for n in range(63):
+        await put(engine, "t", b"%d" % n)
+        await engine.move_all()
+    await engine.stop()
+    engine = await opened()
+    await put(engine, "t", b"63")
+    merge = merger.merge_segment
+
+    def removing(files: Any, topic: TopicLog, segment: Any) -> Any:
+        twin = merge(files, topic, segment)
+        topic.removed = True
+        return twin
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mover, "merge_segment", removing)
+        await engine.move_all()
+    topic = engine._state.topics["t"]
+    assert topic.segments[0].generation == 0
+    topic.removed = False
+    assert len(await read_all(engine, "t")) == 64
+
+
+async def test_ids_in_the_log_are_known_after_a_kill(opened: Opener, tmp_path: Path):
+    engine = await opened()
+    await engine.declare("t", TopicOptions())
+    await put(engine, "t", *[NewRecord(b"%d" % n, id=str(n) if n % 2 else "") for n in range(20)])
+    shutil.copytree(tmp_path / "data", tmp_path / "left")
+    again = await opened(folder=tmp_path / "left")
+    assert await put(again, "t", NewRecord(b"", id="7")) == 7
+    assert await put(again, "t", NewRecord(b"", id="8")) == 20
+
+
+async def test_a_lax_topic_alone_turns_over_the_log(opened: Opener, tmp_path: Path):
+    engine = await opened()
+    await engine.declare("t", TopicOptions(durability="os"))
+    for n in range(40):
+        await put(engine, "t", b"%d" % n + bytes(3000))
+    shutil.copytree(tmp_path / "data", tmp_path / "left")
+    again = await opened(folder=tmp_path / "left")
+    assert [p.rstrip(b"\0") for p in payloads(await read_all(again, "t"))] == [
+        b"%d" % n for n in range(40)
+    ]
+
+
+async def test_a_published_chunk_trimmed_before_it_was_moved_is_removed(
+    opened: Opener, tmp_path: Path
+):
+    engine = await opened()
+    await engine.declare("t", TopicOptions())
+    ticket = await engine.stage("t", encode_chunk(0, [NewRecord(b"x")] * 3))
+    await engine.publish_staged("t", "s", 1, [ticket])
+    waiting = begin(engine, "t", NewRecord(b"y"))
+    await engine.trim("t", 3)
+    await waiting
+    engine._mover._drop_trimmed()
+    await engine.move_all()
+    assert list((tmp_path / "data" / "staged").iterdir()) == []
+    assert payloads(await read_all(engine, "t")) == [b"y"]
+
+
+async def test_a_waiter_that_gave_up_harms_nobody(opened: Opener):
+    engine = await opened()
+    await engine.declare("t", TopicOptions())
+    task = asyncio.ensure_future(engine.commit([Append("t", [NewRecord(b"x")])]))
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await put(engine, "t", b"y") == 1
+
+
+async def test_a_stop_waits_for_the_file_that_is_being_prepared(opened: Opener, tmp_path: Path):
+    engine = await opened(options=StorageOptions(log_file=8 << 20, upkeep_s=3600))
+    await engine.declare("t", TopicOptions())
+    await put(engine, "t", bytes(5 << 20))
+    assert engine._preparing is not None
+    await engine.stop()
+    assert [path.stat().st_size for path in (tmp_path / "data" / "log").glob("spare*")] == [8 << 20]
 
 
 async def test_a_failed_removal_leaves_the_topic(opened: Opener):

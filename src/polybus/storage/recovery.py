@@ -118,8 +118,6 @@ def check_last_chunk(files: Files, segment: Segment) -> None:
     Raises:
         CorruptRecord.
     """
-    if not segment.chunks:
-        return
     try:
         file = files.open(segment.path)
     except FileNotFoundError as exc:

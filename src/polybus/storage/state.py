@@ -103,8 +103,6 @@ class State:
                 first = change.parts[0].base if change.parts else log.end
                 log.sinks[change.sink] = (change.batch, first)
                 log.changed_sinks.add(change.sink)
-            case Declared():
-                pass
 
     def add_published(self, log: TopicLog, change: Published) -> None:
         """Put staged chunks at the end of a topic's tail."""
