@@ -41,6 +41,8 @@ VERBS: Final = {
     "completion": ("completion", "completion"),
     "pipeline": ("pipeline", "pipeline"),
     "bench": ("bench", "bench"),
+    "top": ("top", "top"),
+    "doctor": ("doctor", "doctor"),
     "config": ("config", "config"),
     "errors": ("errors", "errors"),
     "version": ("version", "version"),
