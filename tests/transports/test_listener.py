@@ -135,6 +135,18 @@ async def test_a_busy_port_is_one_clear_error(connections):
             await Listener(listener.address, connections, Echo).start()
 
 
+@pytest.mark.parametrize("url", ["tcp://a..b:0", "tcp://nobody.invalid:0"])
+async def test_a_host_that_does_not_exist_is_one_clear_error(url, connections):
+    with pytest.raises(ConfigError, match="cannot listen on tcp://"):
+        await Listener(parse_address(url), connections, Echo).start()
+
+
+async def test_a_path_below_a_file_is_one_clear_error(folder, connections):
+    (folder / "file").write_text("")
+    with pytest.raises(ConfigError, match="Not a directory"):
+        await Listener(parse_address(f"unix:{folder}/file/x"), connections, Echo).start()
+
+
 async def test_a_stale_socket_file_is_replaced_and_gone_afterwards(folder, connections):
     path = folder / "s"
     with socket.socket(socket.AF_UNIX) as stale:

@@ -49,6 +49,7 @@ class Listener:
         self._patience = patience or Patience()
         self._socket: socket.socket | None = None
         self._opening: set[asyncio.Task[None]] = set()
+        self._paused = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
@@ -68,6 +69,7 @@ class Listener:
 
     def pause(self) -> None:
         """Accept nobody new; connections that are open stay (drain)."""
+        self._paused = True
         if self._socket is not None and self._loop is not None:
             self._loop.remove_reader(self._socket.fileno())
 
@@ -95,7 +97,7 @@ class Listener:
                 return
             except OSError as exc:
                 log.error("cannot accept on %s: %s", self.address, exc)
-                self.pause()
+                self._loop.remove_reader(self._socket.fileno())
                 self._loop.call_later(ACCEPT_PAUSE, self._resume)
                 return
             peer.setblocking(False)
@@ -104,7 +106,7 @@ class Listener:
             task.add_done_callback(self._opening.discard)
 
     def _resume(self) -> None:
-        if self._socket is not None and self._loop is not None:
+        if self._socket is not None and self._loop is not None and not self._paused:
             self._loop.add_reader(self._socket.fileno(), self._accept)
 
     async def _open(self, peer: socket.socket) -> None:
@@ -159,8 +161,9 @@ def bind_tcp(address: Address) -> socket.socket:
         )
         family, kind, proto, _name, where = found[0]
         sock = socket.socket(family, kind, proto)
-    except OSError as exc:
-        raise ConfigError(f"cannot listen on {address}: {exc.strerror or exc}") from exc
+    except (OSError, UnicodeError) as exc:  # a name that no host can have is a UnicodeError
+        reason = getattr(exc, "strerror", None) or exc
+        raise ConfigError(f"cannot listen on {address}: {reason}") from exc
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(where)
@@ -178,12 +181,12 @@ def bind_unix(address: Address) -> socket.socket:
         ConfigError: something else lives at the path.
     """
     path = address.path
-    with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise ConfigError(f"cannot listen on {address}: a file that is no socket lies there")
-        _unlink_stale(address)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(os.stat(path).st_mode):
+                raise FileExistsError(errno.EEXIST, "a file that is no socket lies there")
+            _unlink_stale(path)
         sock.bind(path)
         sock.listen(BACKLOG)
     except OSError as exc:
@@ -192,14 +195,12 @@ def bind_unix(address: Address) -> socket.socket:
     return sock
 
 
-def _unlink_stale(address: Address) -> None:
+def _unlink_stale(path: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
-            probe.connect(address.path)
-        except OSError as exc:
-            if exc.errno not in (errno.ECONNREFUSED, errno.ENOENT):
-                raise ConfigError(f"cannot listen on {address}: {exc.strerror or exc}") from exc
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
         else:
-            raise ConfigError(f"cannot listen on {address}: Address already in use")
-    os.unlink(address.path)
+            raise OSError(errno.EADDRINUSE, "Address already in use")
