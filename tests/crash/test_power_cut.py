@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,15 @@ async def test_no_cut_loses_or_invents_anything(
         await check_cut(run, number, image(disk, luck, number), tmp_path / "left")
         checked += 1
     assert checked > 500
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_any_script_survives_cuts_at_random_places(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run = await run_script(tmp_path / "run", 50, seed, monkeypatch)
+    rng = random.Random(seed)
+    places = set(rng.sample(range(len(run.journal)), 8))
+    for number, disk in cuts(run, only=lambda number: number in places):
+        luck: Luck = rng.choice(("none", "all", "torn"))
+        await check_cut(run, number, image(disk, luck, number), tmp_path / "left")
