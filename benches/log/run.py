@@ -377,7 +377,7 @@ def make_sparse(folder: Path, count: int) -> None:
     topic.folder.mkdir()
     state.add(topic)
     per_segment = 60_000
-    rows: dict[bytes, bytes] = {}
+    rows: dict[bytes, object] = {}
     for number in range(count):
         base = number * per_segment
         chunk = encode_chunk(base + per_segment - 100, [NewRecord(KIB, time_ms=1)] * 100)

@@ -93,7 +93,7 @@ class Changes:
 
     def __init__(self, meta: Meta) -> None:
         self.meta = meta
-        self.put: dict[bytes, bytes] = {}
+        self.put: dict[bytes, object] = {}  # encoded when they are saved, off the event loop
         self.delete: list[bytes] = []  # keys, and prefixes of keys; they go before anything is put
 
     def over(self, older: Changes) -> None:
@@ -127,18 +127,16 @@ def _marks_key(topic: int, first: int) -> bytes:
     return _key(b"d", topic, struct.pack(">Q", first))
 
 
-def segment_row(segment: Segment) -> bytes:
+def segment_row(segment: Segment) -> SegmentRow:
     """A segment's value."""
-    return _encode(
-        SegmentRow(
-            segment.generation,
-            segment.end,
-            segment.length,
-            segment.first_ms,
-            segment.last_ms,
-            segment.chunks,
-            segment.last_position,
-        )
+    return SegmentRow(
+        segment.generation,
+        segment.end,
+        segment.length,
+        segment.first_ms,
+        segment.last_ms,
+        segment.chunks,
+        segment.last_position,
     )
 
 
@@ -159,11 +157,11 @@ def collect(state: State, meta: Meta, now_ms: int) -> Changes:
         log.changed_groups.clear()
         for sink in log.changed_sinks:
             batch, first = log.sinks[sink]
-            changes.put[_name_key(b"k", log.id, sink)] = _encode(SinkRow(sink, batch, first))
+            changes.put[_name_key(b"k", log.id, sink)] = SinkRow(sink, batch, first)
         log.changed_sinks.clear()
         marks = log.dedup.take_fresh(log.end)
         if marks:
-            changes.put[_marks_key(log.id, marks[0][1])] = _encode(marks)
+            changes.put[_marks_key(log.id, marks[0][1])] = marks
         expired = log.dedup.take_expired(now_ms, log.options)
         changes.delete += [_marks_key(log.id, first) for first in expired]
     for log in state.gone:
@@ -171,24 +169,14 @@ def collect(state: State, meta: Meta, now_ms: int) -> Changes:
     return changes
 
 
-def _topic_row(log: TopicLog) -> bytes:
-    return _encode(
-        TopicRow(
-            log.name,
-            log.options,
-            log.created_ms,
-            log.updated_ms,
-            log.last_ms,
-            log.first,
-            log.moved,
-        )
-    )
+def _topic_row(log: TopicLog) -> TopicRow:
+    times = log.created_ms, log.updated_ms, log.last_ms
+    return TopicRow(log.name, log.options, *times, log.first, log.moved)
 
 
-def _group_row(group: GroupState) -> bytes:
-    return _encode(
-        GroupRow(group.name, group.options, group.floor, sorted(group.done), group.attempts)
-    )
+def _group_row(group: GroupState) -> GroupRow:
+    # Copies: the group goes on changing while this one is saved.
+    return GroupRow(group.name, group.options, group.floor, list(group.done), dict(group.attempts))
 
 
 class Checkpoint:
@@ -259,7 +247,7 @@ class Checkpoint:
                 while found and cursor.key().startswith(prefix):
                     found = cursor.delete()
             for key, value in changes.put.items():
-                txn.put(key, value)
+                txn.put(key, _encode(value))
             txn.put(b"m", _encode(changes.meta))
 
     def load(self, folder: Path) -> tuple[Meta, State]:

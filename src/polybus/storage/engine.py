@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -47,6 +48,8 @@ from polybus.storage.topic_log import StagedPart
 log = logging.getLogger("polybus.storage")
 _T = TypeVar("_T")
 MiB: Final = 1 << 20
+# The mover's thread computes, and with Python's 5 ms each wake-up of the event loop could wait that long for it.
+SWITCH_S: Final = 0.0005
 FAR_BEHIND: Final = 2  # times the log's size at which producers wait for the mover
 
 
@@ -103,6 +106,8 @@ class EmbeddedEngine:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
+        if sys.getswitchinterval() > SWITCH_S:
+            sys.setswitchinterval(SWITCH_S)
         self._pool = ThreadPoolExecutor(2, "polybus-read")
         self._mover_pool = ThreadPoolExecutor(1, "polybus-move")
         try:

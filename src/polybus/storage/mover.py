@@ -23,6 +23,7 @@ from polybus.storage.checkpoint import (
     Changes,
     Checkpoint,
     Meta,
+    SegmentRow,
     collect,
     segment_key,
     segment_row,
@@ -47,6 +48,7 @@ from polybus.storage.topic_log import Item, StagedPart, TopicLog, item_bytes
 
 log = logging.getLogger("polybus.storage")
 OPEN_AT_ONCE: Final = 64  # files between two syncs, well below any limit on descriptors
+AT_A_TIME: Final = 64  # topics in one turn of the event loop: with a thousand it would be felt
 MERGES: Final = 8  # segments rewritten per round, so that a round stays short
 SMALL_TAIL: Final = (
     256 << 10
@@ -165,7 +167,7 @@ class Mover:
         self._loop = asyncio.get_running_loop()
         self._saved = meta
         self._unsaved: Changes | None = None
-        self._rows: dict[bytes, bytes] = {}  # segments for the next checkpoint
+        self._rows: dict[bytes, SegmentRow] = {}  # segments for the next checkpoint
         self._row_deletes: list[bytes] = []
         self._unlink: list[Path] = []  # files that the next checkpoint does not know any more
         self._unmergeable: set[Path] = set()
@@ -179,17 +181,19 @@ class Mover:
             StorageError, OSError: nothing is lost; the next round tries again.
         """
         async with self._lock:
-            jobs = [
-                self._job(topic)
-                for topic in self._state.topics.values()
-                if topic.items and (everything or topic.tail_bytes >= SMALL_TAIL)
-            ]
+            # What is on its way now, or comes later, stays in the log however far the jobs get.
             outstanding = self._intake.oldest_outstanding
+            jobs: list[Job] = []
+            for topic in list(self._state.topics.values()):
+                if topic.items and (everything or topic.tail_bytes >= SMALL_TAIL):
+                    jobs.append(self._job(topic))
+                    if len(jobs) % AT_A_TIME == 0:
+                        await asyncio.sleep(0)
             if jobs:
                 await self._run(lambda: write_jobs(self._files, self._folder, jobs))
                 for number, job in enumerate(jobs):
                     self._take_over(job, outstanding)
-                    if number % 64 == 63:
+                    if number % AT_A_TIME == 0:
                         await asyncio.sleep(0)
                 # The records are freed where it disturbs nobody.
                 await self._run(jobs.clear)
