@@ -68,6 +68,17 @@ async def test_messages_are_read_by_offset_and_groups_emptied(node: Node):
             await client.read("T", 1)
 
 
+async def test_a_group_starts_at_a_time(node: Node):
+    async with await MqClient.connect(address_of(node)) as client:
+        await client.declare("T")
+        await client.produce("T", "old")
+        old = await client.ping()
+        await becomes(lambda: node.clock.wall_ms() > old)
+        await client.produce("T", "new")
+        await client.declare("T", "g", start_time=old + 1)
+        assert (await client.consume("T", "g", timeout=5)).text == "new"
+
+
 async def test_a_message_is_confirmed_where_the_group_requires_it(node: Node):
     async with await MqClient.connect(address_of(node)) as client:
         await client.declare("T", "g", group_mask=64)
