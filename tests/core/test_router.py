@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from polybus.core import router as module
 from polybus.core.router import Router
 from polybus.core.subscriptions import EXACT, PATTERNS
 from polybus.errors import NotAuthorized
 from polybus.model.clock import ManualClock
-from polybus.model.message import Publication
+from polybus.model.message import Call, Publication, Reply, Status
 from tests.core.party import Party
 
 
@@ -90,3 +91,16 @@ def test_who_may_not_publish_reaches_nobody(router):
     with pytest.raises(NotAuthorized):
         publish(router, publisher, "a", "a")
     assert subscriber.publications == []
+
+
+def test_a_caller_may_not_let_calls_without_number_wait(router, monkeypatch):
+    monkeypatch.setattr(module, "MAX_OPEN_CALLS", 2)
+    service, caller = join(router, "wild"), join(router, "exact")
+    router.register(service, "a", "a")
+    for _ in range(3):
+        router.call(Call(caller, "a", b""))
+    assert len(service.calls) == 2
+    assert [reply.status for reply in caller.replies] == [Status.REFUSED]
+    router.reply(Reply(service.calls[0], b""))
+    router.call(Call(caller, "a", b""))
+    assert len(service.calls) == 3

@@ -7,6 +7,7 @@ Invariant: a wire's own clients are matched by its own rules first; other wires 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from polybus.core.calls import Calls
 from polybus.core.endpoint import Endpoint, Identity, Traffic
@@ -16,6 +17,10 @@ from polybus.core.subscriptions import Rules, Subscriptions
 from polybus.errors import Draining, NoSuchService, NotAuthorized
 from polybus.model.clock import Clock
 from polybus.model.message import Call, Publication, Reply, Status
+
+MAX_OPEN_CALLS: Final = (
+    65536  # of one caller; what would wait beyond that costs memory and helps nobody
+)
 
 
 class Router:
@@ -107,7 +112,10 @@ class Router:
         registration = self.route(call.caller, call.name if name is None else name, call.name)
         registration.traffic.calls += 1
         self.calls.open(call, registration, self.clock.monotonic())
-        registration.endpoint.deliver_call(call)
+        if len(call.caller.calls_made or ()) > MAX_OPEN_CALLS:
+            self.fail(call, Status.REFUSED, b"too many calls wait for their answers")
+        else:
+            registration.endpoint.deliver_call(call)
 
     def reply(self, reply: Reply) -> bool:
         """A service's answer, or a part of it; False when nobody waits for it any more."""

@@ -105,6 +105,10 @@ class Call(Carried):
         self.started = 0.0
         self.open = False
 
+    def forget_payload(self) -> None:
+        """Let the payload go once it was passed on: a call may stay open for hours, and there may be many."""
+        self._payload = self.frame = b""
+
 
 class Reply(Carried):
     """One part of an answer; `final` ends the call. A status other than OK has its text in the payload."""

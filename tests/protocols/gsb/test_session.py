@@ -6,6 +6,7 @@ import pytest
 
 from polybus.core.endpoint import Identity
 from polybus.core.policy import Verb
+from polybus.protocols.gsb import party
 from polybus.protocols.gsb.room import GsbOptions
 from polybus.protocols.gsb.session import GsbSession
 from polybus.protocols.gsb.wire import (
@@ -714,3 +715,18 @@ def test_an_address_of_unusual_length_is_routed_and_not_kept(bus):
     assert isinstance(session, GsbSession)
     assert not session.call_templates
     assert [*session._recipients] == [b"short"]
+
+
+def test_a_service_that_never_answers_does_not_fill_the_memory(bus, service, monkeypatch):
+    monkeypatch.setattr(party, "MAX_SERVING", 3)
+    caller, other = bus.client(), bus.client()
+    for number in range(5):
+        call(caller, "/svc", str(number))
+    bus.pass_time(1)
+    assert [(r.request_id, r.code, r.data) for r in replies(caller)] == [
+        (str(number), SERVICE_FAILURE, party.OVERLOADED) for number in range(2)
+    ]
+    call(other, "/svc", "4")
+    assert [(r.request_id, r.data) for r in replies(other)] == [("4", party.OVERLOADED)]
+    answer(service, "4", b"late but fine")
+    assert [r.data for r in replies(caller)] == [b"late but fine"]

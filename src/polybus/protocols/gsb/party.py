@@ -6,6 +6,7 @@ each peer gets one write per batch.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import replace
 from typing import Final
@@ -29,10 +30,14 @@ from polybus.protocols.gsb.wire import (
 )
 from polybus.transports.outbox import Outbox
 
+MAX_SERVING: Final = (
+    1 << 18
+)  # unanswered calls of one service; this wire has no deadlines, memory has an end
 MAX_STALLED: Final = 4096  # per client; more calls that wait for a stalled service fail at once
 
 STALLED: Final = b"stalled connection"
 GONE: Final = b"service disconnected"
+OVERLOADED: Final = b"the service leaves too many calls unanswered"
 
 _CODES: Final = {
     Status.OK: OK,
@@ -93,13 +98,16 @@ class GsbParty(Endpoint):
         """Who waits for the answer to this id."""
         return self.serving.get(request_id.encode()) or (self._bridged or {}).get(request_id)
 
-    def rewrite(self, request: CallRequest, caller: GsbParty) -> bytes:
-        """The frame for this service with an id of ours, noted so that the reply gets the caller's id back."""
+    def rewrite(self, request: CallRequest, caller: GsbParty) -> None:
+        """Send a call to this service under an id of ours, noted so that the reply gets the caller's id back."""
         assert self.framing is not None
+        if self.in_flight >= MAX_SERVING:
+            caller.send_reply(request.request_id, SERVICE_FAILURE, OVERLOADED)
+            return
         request_id = f"{self._room.nonce}-{self._room.next_rewrite()}"
         self._bridges()[request_id] = Rewritten(caller, request.request_id)
         body = encode_call(replace(request, request_id=request_id))
-        return self.framing.encode(Kind.CALL_REQUEST, body)
+        self.enqueue(self.framing.encode(Kind.CALL_REQUEST, body))
 
     def _bridges(self) -> dict[str, Call | Rewritten]:
         if self._bridged is None:
@@ -142,6 +150,7 @@ class GsbParty(Endpoint):
                 call, Status.TOO_LARGE, b"the payload is larger than the service's frame"
             )
             return
+        call.forget_payload()
         if call.wants_reply:
             call.key = request.request_id
             self._bridges()[request.request_id] = call
@@ -289,6 +298,12 @@ class GsbParty(Endpoint):
                 bridged.caller.send_reply(bridged.request_id, SERVICE_FAILURE, GONE)
         self.serving.clear()
         self._bridged = None
+
+    def _shed(self) -> None:
+        """Fail the oldest calls of a service that does not answer; looked at once a second, not at every call."""
+        excess = max(0, len(self.serving) - MAX_SERVING)
+        for key in [*itertools.islice(self.serving, excess)]:
+            self.serving.pop(key).send_reply(key.decode(), SERVICE_FAILURE, OVERLOADED)
 
     def _forget_departed(self) -> None:
         """Callers that have gone will not be answered (protocol page §7)."""

@@ -151,6 +151,7 @@ class GsbSession(GsbParty):
         if self._departures != room.departures:
             self._departures = room.departures
             self._forget_departed()
+        self._shed()
         if self._stalled:
             self._fail_stalled(now)
         room.flush()
@@ -336,7 +337,7 @@ class GsbSession(GsbParty):
             elif taken is None and plain:
                 target.serving[key] = self
             else:
-                target.enqueue(target.rewrite(request, self))
+                target.rewrite(request, self)
                 return
         if target.framing is not self.framing:
             frame = target.framing.encode(Kind.CALL_REQUEST, body)

@@ -198,6 +198,7 @@ class NativeSession(Endpoint):
         if len(frame) > self._max_peer_frame:
             self.router.fail(call, Status.TOO_LARGE, _too_large(len(frame), self._max_peer_frame))
             return
+        call.forget_payload()
         if call.wants_reply:
             self._taken[call.id] = call
         if not self._take(frame, call.caller):

@@ -149,6 +149,7 @@ class T2Party(Endpoint):
         if not self.offer(head + content, call.caller):
             room.router.fail(call, Status.STALLED, b"the service does not take its requests")
         elif call.wants_reply:
+            call.forget_payload()
             call.key = head[8:]
             self.serving[call.key] = (None, call, room.clock() + room.options.request_timeout)
 
