@@ -49,6 +49,7 @@ class Twin:
         self.port = free_port()
         self.redis_server = EmbeddedRedis(None, free_port())
         self.settings = settings
+        self.listen = f"rmb+tcp://127.0.0.1:{self.port}"
         self.node: Node
         self.client: real_redis.Redis
 
@@ -80,8 +81,7 @@ class Twin:
             redis=str(self.redis_server.url),
             **settings,
         )
-        listen = (f"rmb+tcp://127.0.0.1:{self.port}", "tcp://127.0.0.1:0")
-        config = Config(listen=listen, data=None, rmb=rmb)
+        config = Config(listen=(self.listen, "tcp://127.0.0.1:0"), data=None, rmb=rmb)
         self.node = Node(config, clock=self.world.clock)
         await self.node.start()
 

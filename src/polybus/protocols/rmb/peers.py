@@ -221,7 +221,8 @@ def _parse_head(head: bytes) -> _Head:
 
 def _why(exc: Exception) -> str:
     """Why there is no connection, in the words of the real daemon (protocol page §3.3)."""
-    if isinstance(exc, OSError) and exc.errno:
+    # Errors of TLS have numbers too, but not those of the system.
+    if isinstance(exc, OSError) and exc.errno and not isinstance(exc, ssl.SSLError):
         reason = f"{os.strerror(exc.errno)} (os error {exc.errno})"
     else:
         reason = str(exc) or "timed out"

@@ -158,8 +158,9 @@ def parse_multipart(content_type: str, body: bytes) -> list[bytes]:
         raise Refused("the multipart body has no end, or too many parts")
     parts = []
     for piece in pieces[1:-1]:
-        head, gap, content = piece.partition(b"\r\n\r\n")
-        if not gap or not head.startswith(b"\r\n"):
+        # A part without headers begins with the empty line at once.
+        _head, gap, content = piece.partition(b"\r\n\r\n")
+        if not gap or not piece.startswith(b"\r\n"):
             raise Refused("a part of the multipart body has no head")
         parts.append(content)
     return parts
