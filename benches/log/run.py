@@ -28,11 +28,14 @@ from typing import Any
 import uvloop
 
 import polybus.model.arrow  # noqa: F401  (its import is no part of a read)
+from polybus.core.endpoint import Endpoint
 from polybus.core.engine import TopicOptions
+from polybus.core.group_options import GroupOptions
+from polybus.core.topics import Topics
 from polybus.errors import PolybusError
 from polybus.model.chunk import encode_chunk, parse_chunk
 from polybus.model.clock import SystemClock
-from polybus.model.record import NewRecord
+from polybus.model.record import Delivery, NewRecord
 from polybus.storage.checkpoint import Changes, Checkpoint, Meta, collect, segment_key, segment_row
 from polybus.storage.engine import EmbeddedEngine
 from polybus.storage.segment import Segment, segment_name
@@ -170,6 +173,13 @@ def appender(
     return append
 
 
+async def warm_up(engine: EmbeddedEngine) -> None:
+    """Bring the log to where it is after a minute of traffic: its files have been used before."""
+    for _ in range(2):
+        await keep_in_flight(appender(engine, 1, 100), 4, 0.3)
+        await engine.move_all()
+
+
 async def with_engine(
     folder: Path, topics: int, work: Callable[[EmbeddedEngine], Awaitable[float]]
 ) -> float:
@@ -177,7 +187,7 @@ async def with_engine(
     await engine.start()
     try:
         for n in range(topics):
-            await engine.declare(f"t{n}", TopicOptions(retain_bytes=64 << 20))
+            await engine.declare(f"t{n}", TopicOptions())
         return await work(engine)
     finally:
         await engine.stop()
@@ -196,16 +206,19 @@ async def appends(folder: Path, seconds: float, rates: Rates) -> None:
         bare.stop()
 
         async def single(engine: EmbeddedEngine, in_flight: int = in_flight) -> float:
+            await warm_up(engine)
             return await keep_in_flight(appender(engine, 1, 1), in_flight, seconds)
 
         rates[f"engine {in_flight}"] = await with_engine(folder, 1, single)
 
     async def many(engine: EmbeddedEngine) -> float:
+        await warm_up(engine)
         return await keep_in_flight(appender(engine, 1000, 1), 512, seconds)
 
     rates["1000 topics 512"] = await with_engine(folder, 1000, many)
 
     async def batches(engine: EmbeddedEngine) -> float:
+        await warm_up(engine)
         return 100 * await keep_in_flight(appender(engine, 1, 100), 4, seconds)
 
     rates["batches of 100"] = await with_engine(folder, 1, batches)
@@ -311,6 +324,64 @@ async def reading(folder: Path, records: int, rates: Rates) -> None:
                     at += len(found)
             assert seen == end
             rates[f"read {name}"] = seen / (time.perf_counter() - begun)
+        return 0.0
+
+    await with_engine(folder, 1, measure)
+
+
+class Consumer(Endpoint):
+    """A member in the same process: acknowledges at the end of the turn all it got in it."""
+
+    __slots__ = ("got", "member", "on_done")
+
+    def __init__(self, on_done: Callable[[int], None]) -> None:
+        super().__init__()
+        self.got: list[int] = []
+        self.member: Any = None
+        self.on_done = on_done
+
+    def deliver_record(self, delivery: Delivery) -> None:
+        if not self.got:
+            asyncio.get_running_loop().call_soon(self.acknowledge)
+        self.got.append(delivery.record.offset)
+
+    def acknowledge(self) -> None:
+        got, self.got = self.got, []
+        self.member.ack(got)
+        self.member.credit(len(got))
+        self.on_done(len(got))
+
+
+async def consuming(folder: Path, records: int, rates: Rates) -> None:
+    """Records of 1 KiB through a group with acknowledgements, one and eight members, 256 in flight each."""
+
+    async def measure(engine: EmbeddedEngine) -> float:
+        topics = Topics(engine, SystemClock())
+        await topics.start()
+        for start in range(0, records, 1000):
+            future = asyncio.get_running_loop().create_future()
+            batch = [NewRecord(KIB)] * min(1000, records - start)
+            engine.append("t0", batch, lambda o, e, f=future: f.set_result(o))
+            await future
+        for members in (1, 8):
+            left, finished = records, asyncio.get_running_loop().create_future()
+
+            def done(count: int) -> None:
+                nonlocal left
+                left -= count
+                if not left:
+                    finished.set_result(None)  # noqa: B023
+
+            name = f"g{members}"
+            await topics.groups.declare("t0", name, GroupOptions(window=256))
+            begun = time.perf_counter()
+            for _ in range(members):
+                consumer = Consumer(done)
+                consumer.member = topics.groups.join(consumer, "t0", name)
+                consumer.member.credit(256)
+            await finished
+            rates[f"consume {members}"] = records / (time.perf_counter() - begun)
+        await topics.stop()
         return 0.0
 
     await with_engine(folder, 1, measure)
@@ -422,6 +493,11 @@ def table(rates: Rates) -> str:
     row = "1,000 topics, 512 in flight", f"{rates['1000 topics 512']:,.0f}"
     floor = f"one topic {rates['engine 512']:,.0f}"
     rows.append((*row, floor, ratio("1000 topics 512", "engine 512"), "≥ 0.7"))
+    for n in (1, 8):
+        members = "1 member" if n == 1 else f"{n} members"
+        rows.append(
+            (f"consume 1 KiB with acks, {members}", f"{rates[f'consume {n}']:,.0f}", "", "", "")
+        )
     for name in ("arrow", "records"):
         goal = "≥ 1,000,000" if name == "arrow" else ""
         rows.append(
@@ -448,6 +524,7 @@ async def measure(folder: Path, quick: bool) -> Rates:
         rates: Rates = {}
         await appends(folder, seconds, rates)
         await commit_latency(folder, seconds, rates)
+        await consuming(folder, 20_000 if quick else 200_000, rates)
         await reading(folder, 100_000 if quick else 1_000_000, rates)
         rounds.append(rates)
     await reopening(folder, [64] if quick else [64, 1024], rounds[0])

@@ -139,6 +139,8 @@ class EmbeddedEngine:
             found.meta,
             size.segment,
         )
+        # The busiest path goes without a step in between.
+        self.append = self._intake.append  # type: ignore[method-assign]
         self._commit_log.start(found.tail)
         self._running = True
         self._timer = self._loop.call_later(self._options.upkeep_s, self._look_after)

@@ -65,6 +65,8 @@ class Intake(Batches):
         self._plain_logs: list[TopicLog] = []  # those with plain records of this turn
         self._plain_bytes = 0
         self._max_plain = limits.append - ROW_OVERHEAD
+        self._max_frame = limits.frame
+        self._max_queue = limits.queue
         self.refusal: PolybusError | None = None  # why nothing more is taken
 
     def append(self, topic: str, records: Sequence[NewRecord], done: Done) -> bool:
@@ -88,9 +90,9 @@ class Intake(Batches):
                 self._plain_bytes += size + ROW_OVERHEAD
                 if not self._scheduled:
                     self._schedule()
-                if self._plain_bytes > self._limits.frame:
+                if self._plain_bytes > self._max_frame:
                     self.flush()
-                return self._queued_bytes + self._plain_bytes < self._limits.queue
+                return self._queued_bytes + self._plain_bytes < self._max_queue
         self._check_size(records)
         self.give_offsets()
         batch = self._batch_for(log)
