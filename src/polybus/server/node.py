@@ -92,6 +92,7 @@ class Node:
         self._lag = LoopLag()
         self._state: State = "new"
         self._ticking: asyncio.Task[None] | None = None
+        self._released = False
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -163,13 +164,16 @@ class Node:
         """Take no more input and let the producers have their acknowledgements."""
         for connection in tuple(self.connections.open):
             connection.outbox.pause_reading()
-        if self.engine is not None and self._ticking is not None:
+        if self.engine is not None and self._ticking is not None and not self._ticking.done():
             try:
                 await self.engine.move_all()
             except (StorageError, OSError) as exc:
                 log.warning("stopping while the disk does not take data: %s", exc)
 
     async def _release(self) -> None:
+        if self._released:
+            return
+        self._released = True
         for listener in self._listeners:
             await listener.stop()
         await self.monitor.stop()
