@@ -1,0 +1,191 @@
+"""Zbus servers side by side: `python benches/zbus/run.py` prints a markdown table.
+
+The real 0.9.0 server, which never syncs, and polybus, which syncs before every acknowledgement, run at once and take
+turns under the same load, so that what else the machine does meets both. Rates are medians over the rounds; the ratio
+is formed within each round, where the two ran next to each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from tests.interop.zbus.build import build_peer, cache  # noqa: E402
+from tests.interop.zbus.parts import Server, start_polybus, start_real  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: what the generator does, with how many connections and how much in flight on each."""
+
+    name: str
+    mode: str
+    connections: int
+    window: int
+    goal: str = ""
+
+
+CASES: Final = (
+    Case("produce, 1 producer, sync", "produce", 1, 1),
+    Case("produce, 8 producers, sync", "produce", 8, 1),
+    Case("produce, pipelined 1 x 256", "produce", 1, 256),
+    Case("produce, pipelined 8 x 64", "produce", 8, 64, "1"),
+    Case("consume, 1 consumer", "consume", 1, 1, "2"),
+    Case("consume, 8 consumers", "consume", 8, 1, "2"),
+    Case("RPC, 1 in flight", "rpc", 1, 1),
+    Case("RPC, 64 in flight", "rpc", 8, 8, "3"),
+)
+FILL: Final = 60_000  # messages stored before consumers are measured, per round and case
+
+
+@dataclass
+class Run:
+    """What one server did in one round."""
+
+    rate: float
+    p50_us: float
+    p99_us: float
+    cpu_us: float
+    cpu_share: float
+
+
+@dataclass
+class Target:
+    """A server under load."""
+
+    name: str
+    server: Server
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    rss: int = 0
+
+    @property
+    def pid(self) -> int:
+        return self.server.process.pid
+
+    def cpu_s(self) -> float:
+        """Seconds of processor that all its threads have used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def note_memory(self) -> None:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+        self.rss = max(self.rss, int(line.split()[1]))
+
+
+def build_load() -> Path:
+    """The load generator."""
+    program = cache() / "zbus-load"
+    subprocess.run(["cc", "-O2", "-o", str(program), str(HERE / "load.c")], check=True)
+    return program
+
+
+def load(program: Path, target: Target, case: Case, seconds: float, topic: str) -> dict[str, float]:
+    host, _, port = target.server.address.partition(":")
+    command = [program, case.mode, host, port, seconds, case.connections, case.window, topic]
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{target.name}, {case.name}: {done.stderr}")
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
+
+
+def measure(program: Path, target: Target, case: Case, seconds: float, topic: str) -> Run:
+    declare(target, topic, rpc=case.mode == "rpc")
+    if case.mode == "consume":
+        load(program, target, Case("", "fill", 4, 64), FILL, topic)
+    before, start = target.cpu_s(), time.monotonic()
+    figures = load(program, target, case, seconds, topic)
+    used, wall = target.cpu_s() - before, time.monotonic() - start
+    target.note_memory()
+    messages = max(figures["messages"], 1)
+    return Run(
+        messages / figures["seconds"],
+        figures["p50_us"],
+        figures["p99_us"],
+        used / messages * 1e6,
+        used / wall,
+    )
+
+
+def declare(target: Target, topic: str, *, rpc: bool) -> None:
+    """As the clients do it: the 0.9.0 server ignores a mask in a URL."""
+    host, _, port = target.server.address.partition(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        head = (
+            f"cmd: declare\r\ntopic: {topic}\r\nconsume_group: {topic}\r\ntopic_mask: {2 * rpc}\r\n"
+        )
+        connection.sendall(f"GET / HTTP/1.1\r\n{head}id: 1\r\ncontent-length: 0\r\n\r\n".encode())
+        connection.recv(65536)
+
+
+def table(targets: list[Target], cases: list[Case]) -> str:
+    """The figures as markdown; the last target is compared with the first."""
+    lines = ["| case | server | per second | p50 | p99 | CPU µs per message | cores | ratio |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for case in cases:
+        for target in targets:
+            runs = target.runs[case.name]
+            ratio = ""
+            if target is not targets[0]:
+                pairs = zip(runs, targets[0].runs[case.name], strict=True)
+                ratio = f"{statistics.median(own.rate / real.rate for own, real in pairs):.2f}"
+                if case.goal:
+                    ratio += f" (goal {case.goal})"
+            middle = lambda name, of=runs: statistics.median(getattr(run, name) for run in of)  # noqa: E731
+            lines.append(
+                f"| {case.name} | {target.name} | {middle('rate'):,.0f} | {middle('p50_us'):,.0f} µs "
+                f"| {middle('p99_us'):,.0f} µs | {middle('cpu_us'):.0f} | {middle('cpu_share'):.2f} | {ratio} |"
+            )
+    lines.append("")
+    lines += [f"{target.name}: {target.rss / 1024:.0f} MiB resident at most." for target in targets]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--cases", default="", help="only those whose name contains this")
+    parser.add_argument("--quick", action="store_true", help="one short round")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.seconds = 1, 0.5
+    cases = [case for case in CASES if options.cases in case.name]
+    program = build_load()
+    folder = Path(tempfile.mkdtemp(prefix="zbus-bench"))
+    real = Target("zbus 0.9.0", start_real(build_peer(), folder / "real"))
+    own = Target("polybus", start_polybus(folder / "own"))
+    targets = [real, own]
+    try:
+        for number in range(options.rounds):
+            for at, case in enumerate(cases):
+                for target in targets:
+                    topic = f"Bench{number}x{at}"
+                    run = measure(program, target, case, options.seconds, topic)
+                    target.runs.setdefault(case.name, []).append(run)
+        print(table(targets, cases))
+    finally:
+        for target in targets:
+            target.server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
