@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,12 @@ from tests.protocols.rmb.twins import World
 
 pytestmark = pytest.mark.interop
 CMD = "wallet.stellar.balance.tft"
+
+
+async def run(node: Any, *arguments: object) -> list[dict[str, Any]]:
+    """A JavaScript program's replies; the twins of this process go on meanwhile."""
+    found: list[dict[str, Any]] = await asyncio.to_thread(node, *arguments)
+    return found
 
 
 def port(world: World, twin: int) -> int:
@@ -25,19 +32,19 @@ async def test_the_real_client_calls_the_real_server_of_other_twins(world: World
         serving("real_client.js", "serve", port(world, 3), ready=ready),
     ):
         arguments = ("real_client.js", "call", port(world, 1))
-        replies = await asyncio.to_thread(node, *arguments, "demo.echo", "2,3", 60, 2, "hello")
+        replies = await run(node, *arguments, "demo.echo", "2,3", 60, 2, "hello")
         assert sorted(reply["src"] for reply in replies) == [2, 3]
         assert all(json.loads(r["dat"]) == {"got": "hello", "from": 1} for r in replies)
-        (failed,) = await asyncio.to_thread(node, *arguments, "demo.fail", "2", 60, 2, "x")
+        (failed,) = await run(node, *arguments, "demo.fail", "2", 60, 2, "x")
         assert (failed["err"], failed["dat"]) == ("Error: no luck", "")
-        (unknown,) = await asyncio.to_thread(node, *arguments, "demo.echo", "99", 60, 2, "x")
+        (unknown,) = await run(node, *arguments, "demo.echo", "99", 60, 2, "x")
         assert "not found" in unknown["err"]
 
 
 async def test_the_real_client_calls_the_own_twin(world: World, node, serving):
     await world.start(1)
     with serving("real_client.js", "serve", port(world, 1), ready="watching msgbus.demo.fail"):
-        replies = await asyncio.to_thread(
+        replies = await run(
             node, "real_client.js", "call", port(world, 1), "demo.echo", "1", 0, 2, "mine"
         )
     assert json.loads(replies[0]["dat"])["got"] == "mine"
@@ -45,7 +52,7 @@ async def test_the_real_client_calls_the_own_twin(world: World, node, serving):
 
 async def test_a_request_of_the_real_client_without_a_handler_ends(world: World, node):
     await world.start(1, 2)
-    (reply,) = await asyncio.to_thread(
+    (reply,) = await run(
         node, "real_client.js", "call", port(world, 1), "demo.nobody", "2", 1, 2, "x"
     )
     assert reply["err"] == "request timeout (expiration reached, 1 seconds)"
@@ -76,9 +83,9 @@ async def test_programs_of_the_documents_work_in_every_generation(
         serving("documents.js", "handler", port(world, 2), CMD, queue, ready="READY"),
     ):
         arguments = ("documents.js", form, port(world, 1), side)
-        replies = await asyncio.to_thread(node, *arguments, "2,1")
+        replies = await run(node, *arguments, "2,1")
         assert sorted(r["src"] for r in replies) == [1, 2]
         assert all(r["dat"].startswith("balance of GA7O") for r in replies), replies
         assert not any(r["err"] for r in replies)
-        (unknown,) = await asyncio.to_thread(node, *arguments, "99")
+        (unknown,) = await run(node, *arguments, "99")
         assert unknown["err"]

@@ -167,7 +167,7 @@ async def test_the_later_form_refreshes_the_time_and_lets_return_queues_expire(
 
 
 async def _expires(twin: Twin) -> bool:
-    return 0 < await twin.client.ttl(RET) <= 1800
+    return bool(0 < await twin.client.ttl(RET) <= 1800)
 
 
 async def test_the_later_form_takes_only_200_for_success(world: World, peer: ForeignPeer):

@@ -304,7 +304,7 @@ async def test_a_queue_without_room_answers_the_oldest(world: World):
 
 
 async def _length(twin: Twin, number: int) -> bool:
-    return await twin.client.llen("msgbus.cap.echo") >= min(number + 1, 3)
+    return bool(await twin.client.llen("msgbus.cap.echo") >= min(number + 1, 3))
 
 
 async def test_pushing_on_either_side_is_served_in_order_of_the_setting(world: World):
@@ -321,7 +321,7 @@ async def test_pushing_on_either_side_is_served_in_order_of_the_setting(world: W
 
 
 async def _has(twin: Twin, key: str, count: int) -> bool:
-    return await twin.client.llen(key) == count
+    return bool(await twin.client.llen(key) == count)
 
 
 async def test_clients_with_the_same_id_get_their_own_answers(world: World):

@@ -51,7 +51,7 @@ class Twin:
         self.settings = settings
         self.listen = f"rmb+tcp://127.0.0.1:{self.port}"
         self.node: Node
-        self.client: real_redis.Redis
+        self.client: Any  # redis-py types every reply as all it can be
 
     @property
     def common_port(self) -> int:

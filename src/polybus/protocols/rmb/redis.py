@@ -27,6 +27,7 @@ log = logging.getLogger("polybus.rmb")
 FIRST_PAUSE: Final = 0.05
 LAST_PAUSE: Final = 2.0
 NAME: Final = "polybus-rmb"
+CLAIM_PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 Written = Callable[["Sequence[Any]"], None]
 """Told the replies of commands that Redis has confirmed or refused for good."""
 
@@ -168,14 +169,23 @@ async def claim(redis: Redis, own: str, describe: str) -> None:
     Raises:
         ConfigError: there is another one.
     """
+    for pause in CLAIM_PAUSES:
+        other = await _other_owner(redis, own)
+        if other is None:
+            return
+        await asyncio.sleep(pause)  # a node that has just stopped is still listed for a moment
+    raise ConfigError(
+        f"{describe} belongs to another bus ({other}); every twin needs a Redis server of its own"
+    )
+
+
+async def _other_owner(redis: Redis, own: str) -> str | None:
     mine, listed = await redis.run(("CLIENT", "ID"), ("CLIENT", "LIST"))
     if isinstance(listed, Exception):
-        return  # not allowed to look
+        return None  # not allowed to look
     for line in listed.decode("utf-8", "replace").splitlines():
         fields = dict(part.split("=", 1) for part in line.split(" ") if "=" in part)
         name = fields.get("name", "")
         if name.startswith(NAME) and name != own and int(fields["id"]) < mine:
-            raise ConfigError(
-                f"{describe} belongs to another bus ({name.removeprefix(NAME + '-')} from "
-                f"{fields.get('addr', 'elsewhere')}); every twin needs a Redis server of its own"
-            )
+            return f"{name.removeprefix(NAME + '-')} from {fields.get('addr', 'elsewhere')}"
+    return None
