@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from polybus.cli.main import EXIT_CODES, VERBS
 from polybus.errors import ALL
 from polybus.server.load import SETTINGS
-from tests.cli.processes import ANY_PORT, node
+from tests.cli.processes import ANY_PORT, node, run
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
@@ -44,11 +45,18 @@ def test_every_verb_and_exit_code_is_listed():
         assert str(code) in first_cells.split()
 
 
-def test_the_example_of_the_readme_runs_and_prints_what_it_says(capfd):
-    readme = REFERENCE.parent.parent / "README.md"
-    example = re.search(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.S)
+def test_the_example_of_the_readme_serves_the_shell_commands_beside_it():
+    readme = (REFERENCE.parent.parent / "README.md").read_text(encoding="utf-8")
+    example = re.search(r"```python\n(.*?)```", readme, re.S)
+    commands = re.search(r"^(\.venv/bin/polybus call .*)$", readme, re.M)
     assert example is not None
+    assert commands is not None
     with node("--listen", ANY_PORT, "--data", "") as (_, where):
         code = example[1].replace("polybus://127.0.0.1:15555", where[0])
-        subprocess.run([sys.executable, "-c", code], check=True, timeout=15)
-    assert capfd.readouterr().out == "6\n"
+        command = [sys.executable, "-u", "-c", code]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "6\n"
+            called = run(*shlex.split(commands[1])[1:], "--url", where[0])
+            program.terminate()
+    assert called.stdout.strip() == b"6"
