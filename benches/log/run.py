@@ -83,7 +83,8 @@ class BareCommit:
         self._fd = log_file(folder)
         self._loop = asyncio.get_running_loop()
         self._mutex = threading.Lock()
-        self._wake = threading.Semaphore(0)
+        self._wake = threading.Lock()
+        self._wake.acquire()
         self._queue: list[tuple[bytes, Callable[[], None]]] = []
         self._idle = True
         self._stopped = False

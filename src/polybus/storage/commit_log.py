@@ -88,7 +88,8 @@ class CommitLog:
         self._file_bytes = file_bytes
         self._report = report
         self._mutex = threading.Lock()
-        self._wake = threading.Semaphore(0)
+        self._wake = threading.Lock()  # held while there is nothing to do
+        self._wake.acquire()
         self._queue: list[Prepared] = []
         self._idle = True
         self._closing = False
@@ -126,8 +127,11 @@ class CommitLog:
         """Write what was submitted, then end the thread. Idempotent."""
         if self._thread.ident is None or self._closing:
             return
-        self._closing = True
-        self._wake.release()
+        with self._mutex:
+            self._closing = True
+            idle, self._idle = self._idle, False
+        if idle:
+            self._wake.release()
         self._thread.join()
         if self._file is not None:
             self._file.close()
@@ -191,12 +195,12 @@ class CommitLog:
                 with self._mutex:
                     batches = self._queue
                     if not batches:
+                        if self._closing:
+                            return
                         self._idle = True
                         break
                     self._queue = []
                 self._commit(batches)
-            if self._closing:
-                return
 
     def _commit(self, batches: list[Prepared]) -> None:
         """Write as many as fit the file, sync, report; then the rest."""

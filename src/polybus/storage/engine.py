@@ -98,7 +98,8 @@ class EmbeddedEngine:
         self._checkpoint = Checkpoint(folder / "checkpoint")
         self._changing = asyncio.Lock()  # one change of a topic or group at a time
         self._wanted = asyncio.Event()
-        self._moved_at = 0
+        self._moved_at = 0  # bytes taken in when the last round began
+        self._saved_at = -1  # and when the last one that went well did
         self._running = False
         self._preparing: asyncio.Task[None] | None = None
 
@@ -243,12 +244,15 @@ class EmbeddedEngine:
         while self._running:
             await self._wanted.wait()
             self._wanted.clear()
-            self._moved_at = self._intake.taken_bytes
             try:
                 if self._intake.refusal is None:
                     await self.retain()
-                everything = self._commit_log.size > self._options.log_total
-                await self._mover.round(everything=everything)
+                self._moved_at = taken = self._intake.taken_bytes
+                if taken != self._saved_at:
+                    # An idle node leaves the disk alone.
+                    everything = self._commit_log.size > self._options.log_total
+                    await self._mover.round(everything=everything)
+                    self._saved_at = taken
                 self._intake.resume()
             except Draining:
                 return  # the stop came in between; it runs the last round itself

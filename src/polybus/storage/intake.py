@@ -42,7 +42,7 @@ from polybus.storage.entry import (
     encode_row,
 )
 from polybus.storage.state import State
-from polybus.storage.topic_log import TopicLog
+from polybus.storage.topic_log import Row, TopicLog
 
 CHUNK_FROM: Final = 8  # so many records at once are cheaper to encode as columns than row by row
 
@@ -130,7 +130,7 @@ class Intake(Batches):
                     batch.size += size
                     log.tail_bytes += size
                     log.bases.append(offset)
-                    log.items.append((time_ms, record))
+                    log.items.append(Row(time_ms, record))
                     batch.offsets.append(offset)
                     offset += 1
                 log.next = batch.ends[log] = offset
@@ -283,7 +283,7 @@ class Intake(Batches):
             batch.parts += parts
             size = ROW_OVERHEAD + len(record.payload)
             batch.size += size + len(record.key)
-            log.add(log.next, (time_ms, record), size)
+            log.add(log.next, Row(time_ms, record), size)
             log.next += 1
 
     def _store_chunks(

@@ -75,9 +75,9 @@ def _views(
     rows: list[Row] = []
     size = 0
     for item in items:
-        if isinstance(item, tuple):
+        if isinstance(item, Row):
             rows.append(item)
-            size += len(item[1].payload)
+            size += len(item.record.payload)
             if len(rows) < MAX_RECORDS and size < MAX_BYTES:
                 continue
         if rows:

@@ -18,11 +18,11 @@ from typing import TypeVar
 from polybus.core.engine import Slice
 from polybus.errors import CorruptRecord, OutOfRange
 from polybus.model.chunk import MAX_BYTES, MAX_RECORDS, ChunkView, encode_chunk, parse_chunk
-from polybus.model.record import NewRecord, Record
+from polybus.model.record import Record
 from polybus.storage.files import Files, storage_error
 from polybus.storage.recovery import read_staged
 from polybus.storage.segment import Segment, load_index, read_chunk
-from polybus.storage.topic_log import Item, StagedPart, TopicLog, cut_records
+from polybus.storage.topic_log import Item, Row, StagedPart, TopicLog, cut_records
 
 _T = TypeVar("_T")
 
@@ -192,12 +192,12 @@ class Reader:
     def _encode(self, items: Sequence[Item], start: int, max_bytes: int) -> list[ChunkView]:
         """Chunks of the tail's items from `start` on, until `max_bytes` are there."""
         views: list[ChunkView] = []
-        rows: list[tuple[int, NewRecord]] = []
+        rows: list[Row] = []
         total, at = 0, start
         for item in items:
-            if isinstance(item, tuple):
+            if isinstance(item, Row):
                 rows.append(item)
-                total += len(item[1].payload)
+                total += len(item.record.payload)
                 if len(rows) < MAX_RECORDS and total < min(max_bytes, MAX_BYTES):
                     continue
             if rows:
@@ -217,10 +217,9 @@ class Reader:
         return views
 
 
-def encode_rows(base: int, rows: Sequence[tuple[int, NewRecord]]) -> ChunkView:
+def encode_rows(base: int, rows: Sequence[Row]) -> ChunkView:
     """A chunk of rows of the tail."""
-    times = [time_ms for time_ms, _ in rows]
-    chunk = encode_chunk(base, [record for _, record in rows], times)
+    chunk = encode_chunk(base, [row.record for row in rows], [row.time_ms for row in rows])
     return parse_chunk(chunk, verify=False)
 
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from polybus.core.engine import Done, GroupState, TopicInfo, TopicOptions
 from polybus.model.chunk import ChunkView
 from polybus.model.record import NewRecord, Record
@@ -22,8 +24,12 @@ from polybus.storage.dedup import DedupWindow
 from polybus.storage.entry import ROW_OVERHEAD
 from polybus.storage.segment import Segment
 
-Row = tuple[int, NewRecord]
-"""Time in milliseconds and the record."""
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """A single record of the tail. The garbage collector is spared hundreds of thousands of them."""
+
+    time_ms: int
+    record: NewRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +49,22 @@ Item = Row | ChunkView | StagedPart
 
 def item_count(item: Item) -> int:
     """How many records an item of the tail stands for."""
-    if isinstance(item, tuple):
+    if isinstance(item, Row):
         return 1
     return item.header.count if isinstance(item, ChunkView) else item.count
 
 
 def item_bytes(item: Item) -> int:
     """Roughly what an item takes in memory or, if staged, on disk."""
-    if isinstance(item, tuple):
-        return ROW_OVERHEAD + len(item[1].payload)
+    if isinstance(item, Row):
+        return ROW_OVERHEAD + len(item.record.payload)
     return item.header.length if isinstance(item, ChunkView) else item.size
 
 
 def item_times_ms(item: Item) -> tuple[int, int]:
     """The times of an item's first and last record; of a staged one, bounds of them."""
-    if isinstance(item, tuple):
-        return item[0], item[0]
+    if isinstance(item, Row):
+        return item.time_ms, item.time_ms
     if isinstance(item, ChunkView):
         return item.header.first_us // 1000, item.header.last_us // 1000
     return item.last_ms, item.now_ms
@@ -166,8 +172,8 @@ class TopicLog:
         at = bisect_right(self.bases, start) - 1
         while start < self.end and len(found) < max_records and total < max_bytes:
             item = self.items[at]
-            if isinstance(item, tuple):
-                time_ms, new = item
+            if isinstance(item, Row):
+                time_ms, new = item.time_ms, item.record
                 total += len(new.payload)
                 if found and total > max_bytes:
                     break
@@ -193,7 +199,7 @@ class TopicLog:
     def tail_offset_at(self, time_ms: int) -> tuple[int, Item | None]:
         """The first visible offset at or after a time, and the staged part that must be read to know."""
         for base, item in self._from_time(time_ms):
-            if isinstance(item, tuple):
+            if isinstance(item, Row):
                 return base, None
             if isinstance(item, ChunkView):
                 return base + item.time_index(time_ms), None
