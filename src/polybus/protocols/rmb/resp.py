@@ -169,32 +169,44 @@ async def connect(url: RedisUrl, name: str = "") -> RedisConnection:
     """Open a connection, log in, choose the database and give it a name.
 
     Raises:
-        RedisLost: nobody answers there, or it refuses us.
+        RedisLost: nobody answers there, or it refuses us; no connection is left open.
     """
-    loop = asyncio.get_running_loop()
+    made = None
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            if url.path:
-                _, made = await loop.create_unix_connection(RedisConnection, url.path)
-            else:
-                context = ssl.create_default_context() if url.tls else None
-                _, made = await loop.create_connection(
-                    RedisConnection, url.host, url.port, ssl=context
-                )
-            setup: list[Command] = []
-            if url.password:
-                account = (url.username, url.password) if url.username else (url.password,)
-                setup.append(("AUTH", *account))
-            if url.db:
-                setup.append(("SELECT", url.db))
-            setup.append(("CLIENT", "SETNAME", name) if name else ("PING",))
-            for reply in await made.run(*setup):
-                if isinstance(reply, Exception):
-                    made.close()
-                    raise RedisLost(f"Redis at {url} refuses us: {reply}")
+            made = await _open(url)
+            await _introduce(made, url, name)
             return made
-    except (OSError, TimeoutError) as exc:
-        raise RedisLost(f"cannot reach Redis at {url}: {str(exc) or 'timed out'}") from exc
+    except BaseException as exc:
+        if made is not None:
+            made.close()
+        if isinstance(exc, OSError | TimeoutError):
+            reason = str(exc) or "timed out"
+            raise RedisLost(f"cannot reach Redis at {url}: {reason}") from exc
+        raise
+
+
+async def _open(url: RedisUrl) -> RedisConnection:
+    loop = asyncio.get_running_loop()
+    if url.path:
+        _, made = await loop.create_unix_connection(RedisConnection, url.path)
+        return made
+    context = ssl.create_default_context() if url.tls else None
+    _, made = await loop.create_connection(RedisConnection, url.host, url.port, ssl=context)
+    return made
+
+
+async def _introduce(made: RedisConnection, url: RedisUrl, name: str) -> None:
+    setup: list[Command] = []
+    if url.password:
+        account = (url.username, url.password) if url.username else (url.password,)
+        setup.append(("AUTH", *account))
+    if url.db:
+        setup.append(("SELECT", url.db))
+    setup.append(("CLIENT", "SETNAME", name) if name else ("PING",))
+    for reply in await made.run(*setup):
+        if isinstance(reply, Exception):
+            raise RedisLost(f"Redis at {url} refuses us: {reply}")
 
 
 def is_transient(reply: object) -> bool:
