@@ -6,6 +6,7 @@ import math
 import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ pytestmark = [
 START = datetime(2026, 1, 9, tzinfo=UTC)
 
 
-class Row(dict):
+class Row(dict[str, Any]):
     """A row as Spark gives it: by key and by attribute."""
 
     __getattr__ = dict.__getitem__

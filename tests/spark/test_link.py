@@ -9,11 +9,19 @@ from itertools import chain
 import pyarrow as pa
 import pytest
 
-from polybus.errors import NoSuchTopic, OutOfRange, PeerUnavailable, RemoteProtocolError
+import polybus
+from polybus.errors import (
+    CorruptRecord,
+    NoSuchTopic,
+    OutOfRange,
+    PeerUnavailable,
+    RemoteProtocolError,
+)
 from polybus.model.chunk import parse_chunk
 from polybus.spark.link import Link, Place
 from polybus.spark.options import parse_url
 from polybus.spark.packing import by_topic, chunks_of
+from tests.cli.processes import ANY_PORT, node
 
 EXECUTOR_MODULES = ("link", "offsets", "options", "packing", "msgpack")
 
@@ -82,6 +90,22 @@ def test_errors_of_the_node_come_as_errors(served):
             list(link.fetch(topic, 17, 18))
         with pytest.raises(RemoteProtocolError, match="sent nothing"):
             list(link.fetch(topic, 1, 2))
+
+
+@pytest.mark.timeout(60)
+def test_a_corrupt_chunk_is_an_error_with_its_place_and_never_a_gap(tmp_path):
+    with node("--listen", ANY_PORT, "--data", str(tmp_path)) as (process, where):
+        with polybus.connect_sync(where[0]) as bus:
+            bus.produce_many("t", [b"payload that will be found"] * 100, create=True)
+        process.terminate()
+        process.wait()
+    for file in (tmp_path / "topics").rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes().replace(b"will be", b"WILL BE", 1))
+    again = node("--listen", ANY_PORT, "--data", str(tmp_path))
+    corrupt = pytest.raises(CorruptRecord, match=r"corrupt chunk in .* at byte")
+    with again as (_, where), Link(Place(parse_url(where[0]))) as link, corrupt:
+        list(link.fetch("t", 0, 100))
 
 
 def test_an_address_without_a_node_is_refused_at_once():

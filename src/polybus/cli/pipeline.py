@@ -141,6 +141,7 @@ def pipeline() -> None:
     is_flag=True,
     help="Also keep payloads as columns; what is no JSON is rejected.",
 )
+@click.option("--delta", is_flag=True, help="As a Delta table in LAKE/delta.")
 @click.option("--max-rows", default=5_000_000, show_default=True, help="Most records of one batch.")
 @common
 def archive(
@@ -148,6 +149,7 @@ def archive(
     lake: str,
     once: bool,
     parse: bool,
+    delta: bool,
     max_rows: int,
     url: str,
     token: str,
@@ -158,7 +160,9 @@ def archive(
     with session("archive", url, token, master) as bus, watching("archive") as watch:
         from polybus.spark.pipelines.archive import archive as run
 
-        rows = run(bus, topics, lake, as_json=parse, once=once, max_rows=max_rows, watch=watch)
+        rows = run(
+            bus, topics, lake, as_json=parse, delta=delta, once=once, max_rows=max_rows, watch=watch
+        )
     say({"archived": rows}, as_json)
 
 

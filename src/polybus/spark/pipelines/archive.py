@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
+from polybus.spark.pipelines.delta import write_delta
 from polybus.spark.pipelines.lake import Folder, write_batch
-from polybus.spark.pipelines.running import Bus, Watch, start, wait
+from polybus.spark.pipelines.running import Bus, Watch, sink_of, start, wait
 
 PARTITIONS = ("topic", "date")
 SCHEMA_FILE = "_schema.json"
@@ -73,6 +74,7 @@ def archive(
     lake: str,
     *,
     as_json: bool = False,
+    delta: bool = False,
     once: bool = True,
     max_rows: int = 5_000_000,
     group: str = "archive",
@@ -82,16 +84,23 @@ def archive(
     folder = Folder(bus.spark, f"{lake}/records")
     folder.finish_compaction()
 
+    def keep(rows: DataFrame, number: int) -> None:
+        if delta:
+            query = sink_of("archive", rows)
+            write_delta(with_date(rows), f"{lake}/delta", query, number, list(PARTITIONS))
+        else:
+            write_batch(with_date(rows), f"{lake}/records", number, PARTITIONS)
+
     def take(batch: DataFrame, number: int) -> None:
         if not as_json:
-            write_batch(with_date(batch), f"{lake}/records", number, PARTITIONS)
+            keep(batch, number)
             return
         batch.persist()
         text = folder.read_text(SCHEMA_FILE)
         kept = StructType.fromJson(json.loads(text)) if text else StructType([])
         schema = merge_schemas(kept, infer_schema(batch))
         good, bad = split_json(batch, schema)
-        write_batch(with_date(good), f"{lake}/records", number, PARTITIONS)
+        keep(good, number)
         write_batch(bad, f"{lake}/_rejected", number)
         if schema != kept:
             folder.write_text(SCHEMA_FILE, schema.json())
