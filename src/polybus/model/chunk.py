@@ -250,9 +250,6 @@ def _open_head(header: ChunkHeader) -> bytes:
     return start + _CHECKED.pack(*header.fields())
 
 
-_NO_TEXTS: Final[tuple[bytes, list[int]]] = (b"", [])
-
-
 def _texts(raw: bytes, cuts: list[int]) -> list[str]:
     return [raw[a:b].decode() for a, b in pairwise(cuts)]
 
@@ -486,18 +483,28 @@ class ChunkView:
         if not self.header.flags & HEADERS:
             return None
         cuts = self._ends_at(self._at[3], self.header.count)[start : stop + 1].tolist()
+        first = cuts[0]
+        names, name_cuts = self._raw(self._at[4], first, cuts[-1])
+        values, value_cuts = self._raw(self._at[5], first, cuts[-1])
+        name_sizes = [b - a for a, b in pairwise(name_cuts)]
+        value_sizes = [b - a for a, b in pairwise(value_cuts)]
         found: list[Mapping[str, str]] = []
         last: Mapping[str, str] = NO_HEADERS
-        last_names = last_values = _NO_TEXTS
-        for a, b in pairwise(cuts):
+        seen: tuple[bytes, bytes, list[int], list[int]] = (b"", b"", [], [])
+        for a, b in pairwise([cut - first for cut in cuts]):
             if a == b:
                 found.append(NO_HEADERS)
                 continue
-            names, values = self._raw(self._at[4], a, b), self._raw(self._at[5], a, b)
-            # Neighbours mostly come from one producer: what is the same is read once and shared.
-            if values != last_values or names != last_names:
-                last = dict(zip(_texts(*names), _texts(*values), strict=True))
-                last_names, last_values = names, values
+            raw = (
+                values[value_cuts[a] : value_cuts[b]],
+                names[name_cuts[a] : name_cuts[b]],
+                value_sizes[a:b],
+                name_sizes[a:b],
+            )
+            if raw != seen:  # neighbours mostly come from one producer: what is the same is shared
+                seen = raw
+                keys = _texts(names, name_cuts[a : b + 1])
+                last = dict(zip(keys, _texts(values, value_cuts[a : b + 1]), strict=True))
             found.append(last)
         return found
 
@@ -505,9 +512,9 @@ class ChunkView:
         """Texts `start` to `stop` of a column of pairs, undecoded, and where each ends."""
         ends, begin = self._column(position, self.header.pairs)
         cuts = ends[start : stop + 1].tolist()
-        first = cuts[0]
-        raw = bytes(self.body[begin + first : begin + cuts[-1]])
-        return raw, [cut - first for cut in cuts]
+        base = cuts[0]
+        raw = bytes(self.body[begin + base : begin + cuts[-1]])
+        return raw, [cut - base for cut in cuts]
 
     def records(self, start: int = 0, stop: int | None = None) -> list[Record]:
         """Records `start` to `stop`, counted from the chunk's first."""
