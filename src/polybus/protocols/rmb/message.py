@@ -67,7 +67,9 @@ class Message(msgspec.Struct, kw_only=True, rename={"tries": "try"}):
         return bool(self.err)
 
 
-class _Strict(msgspec.Struct, kw_only=True, rename={"tries": "try"}):
+class _Strict(Message, kw_only=True):
+    """The same with what the second generation insists on; in the same order, so that it is written alike."""
+
     ver: U63
     uid: str
     cmd: str
@@ -136,26 +138,12 @@ class _FirstLater(msgspec.Struct, kw_only=True, rename={"tries": "try"}):
     err: str
 
 
-class _Second(msgspec.Struct, kw_only=True, rename={"tries": "try"}):
-    ver: int
-    uid: str
-    cmd: str
-    exp: int
-    tries: int
-    dat: str
-    tag: str | None
-    src: int
-    dst: list[int]
-    ret: str
-    shm: str
-    now: int
-    err: str | None
-    sig: str | None
-
-
 _decode_strict: Final = msgspec.json.Decoder(_Strict).decode
 _decode_lenient: Final = msgspec.json.Decoder(_Lenient).decode
 _encode: Final = msgspec.json.Encoder().encode
+# How every encoded message ends; the second generation never writes it (protocol page §3.1).
+_NO_PROXY: Final = b',"pxy":false}'
+_PROXY: Final = b',"pxy":true}'
 
 
 def parse_strict(text: bytes) -> Message:
@@ -165,26 +153,9 @@ def parse_strict(text: bytes) -> Message:
         Unreadable.
     """
     try:
-        m = _decode_strict(text)
+        return _decode_strict(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise Unreadable(str(exc)) from exc
-    return Message(
-        ver=m.ver,
-        uid=m.uid,
-        cmd=m.cmd,
-        exp=m.exp,
-        tries=m.tries,
-        dat=m.dat,
-        tag=m.tag,
-        src=m.src,
-        dst=m.dst,
-        ret=m.ret,
-        shm=m.shm,
-        now=m.now,
-        err=m.err,
-        sig=m.sig,
-        pxy=m.pxy,
-    )
 
 
 def parse_lenient(text: bytes) -> Message:
@@ -195,6 +166,12 @@ def parse_lenient(text: bytes) -> Message:
     Raises:
         Unreadable: no JSON object, or a field of the wrong type; numbers as text are.
     """
+    try:
+        whole = _decode_strict(text)
+        if whole.uid or b'"id"' not in text:
+            return whole  # as most clients write them
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
     try:
         m = _decode_lenient(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -251,24 +228,8 @@ def salvage(error: Unreadable) -> Message:
 def encode(m: Message, generation: Generation) -> bytes:
     """The message as that generation writes it."""
     if generation == "rs" or generation == "documented":
-        return _encode(
-            _Second(
-                ver=m.ver,
-                uid=m.uid,
-                cmd=m.cmd,
-                exp=m.exp,
-                tries=m.tries,
-                dat=m.dat,
-                tag=m.tag,
-                src=m.src,
-                dst=m.dst,
-                ret=m.ret,
-                shm=m.shm,
-                now=m.now,
-                err=m.err,
-                sig=m.sig,
-            )
-        )
+        text = _encode(m)
+        return text[: -len(_NO_PROXY if text.endswith(_NO_PROXY) else _PROXY)] + b"}"
     common: dict[str, Any] = {
         "ver": m.ver,
         "uid": m.uid,
