@@ -8,6 +8,7 @@ import pytest
 
 from polybus.errors import RemoteProtocolError
 from polybus.model.clock import ManualClock
+from polybus.transports import connection as module
 from polybus.transports.connection import Connection, Connections
 from polybus.transports.outbox import Outbox
 from tests.protocols.wiretap import Peer
@@ -82,3 +83,15 @@ def test_a_mistake_at_a_tick_does_not_keep_the_others_from_theirs(connections, c
     connections.tick(clock.advance(1))
     assert [session.ticks for _peer, session in peers] == [1, 1, 1]
     assert [peer.closed for peer, _session in peers] == [False, True, False]
+
+
+async def test_closing_all_cuts_who_does_not_take_its_last_words(connections, monkeypatch):
+    monkeypatch.setattr(module, "CLOSE_GRACE", 0)
+    peer, _session = connect(connections)
+    peer.tap.stuck = True
+    peer.connection.outbox.write(b"last words")
+    await connections.close_all("enough")
+    assert peer.closed
+    assert not peer.tap.waiting
+    peer.settle()
+    assert connections.ended == {"enough": 1}

@@ -40,7 +40,6 @@ log = logging.getLogger("polybus.node")
 TICK: Final = 0.1  # seconds; how late a call's deadline may be noticed
 SESSION_TICKS: Final = 10  # sessions count in seconds, so they get every tenth tick
 DRAIN_POLL: Final = 0.02
-CLOSE_GRACE: Final = 1.0  # for peers to take what is queued once their connection is told to close
 
 
 class Node:
@@ -149,12 +148,7 @@ class Node:
         await self.drain()
         self._state = "stopped"
         await self._settle_produced()
-        for connection in tuple(self.connections.open):
-            connection.outbox.close("node stopped")
-        if not await _becomes(lambda: not self.connections.open, CLOSE_GRACE):
-            for connection in tuple(self.connections.open):
-                connection.outbox.abort("node stopped")
-            await asyncio.sleep(0)
+        await self.connections.close_all("node stopped")
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)

@@ -7,13 +7,14 @@ logged once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from polybus.errors import RemoteProtocolError
 from polybus.model.clock import Clock
@@ -24,6 +25,9 @@ from polybus.transports.session import Session
 log = logging.getLogger("polybus.connection")
 
 _next_id = counter()
+
+CLOSE_GRACE: Final = 1.0  # seconds for peers to take what is queued once all are told to close
+CLOSE_POLL: Final = 0.02  # an event would be paid for by every connection that ends
 
 _EXPECTED_ENDS = (ConnectionError, TimeoutError, BrokenPipeError)
 
@@ -47,6 +51,18 @@ class Connections:
                 connection.tick(now)
             except Exception:
                 connection.fault()
+
+    async def close_all(self, reason: str) -> None:
+        """Close every connection and wait for their ends; who does not take its last words in time is cut."""
+        for connection in tuple(self.open):
+            connection.outbox.close(reason)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_GRACE):
+                while self.open:  # noqa: ASYNC110
+                    await asyncio.sleep(CLOSE_POLL)
+        for connection in tuple(self.open):
+            connection.outbox.abort(reason)
+        await asyncio.sleep(0)
 
 
 SessionFactory = Callable[["Connection"], Session]

@@ -139,9 +139,7 @@ class Server:
             self._connections.tick(now)
         for listener in self._listeners:
             await listener.stop()
-        for connection in tuple(self._connections.open):
-            connection.outbox.close("the server has stopped")
-        await asyncio.sleep(0)
+        await self._connections.close_all("the server has stopped")
 
 
 class EmbeddedSession(T2Session):
