@@ -101,6 +101,9 @@ class Forward:
         if exp <= 0:
             self._fail(waiting, failures.too_late(room.generation, waiting.message.exp))
             return
+        if exp > waiting.attempts:
+            # Each attempt is another message, so that a peer which has seen the last one does not take it for a replay.
+            now, exp = now + waiting.attempts, exp - waiting.attempts
         waiting.attempts += 1
         original = waiting.message
         m = original.copy(uid=waiting.uid, dst=[waiting.dst], now=now, exp=exp, tag=None)

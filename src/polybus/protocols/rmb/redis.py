@@ -60,6 +60,8 @@ class Redis:
     async def close(self) -> None:
         """Disconnect."""
         self._closing = True
+        if self._again:
+            log.warning("Redis did not come back: %d writes are lost", len(self._again))
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)

@@ -240,7 +240,11 @@ class RmbRoom:
             if waiting.busy and waiting.answer is None:
                 commands += self.layout.forward(waiting.uid, [waiting.dst])
         self.redis.write(commands)
-        await self.redis.flushed()
+        try:
+            async with asyncio.timeout(STOP_GRACE):
+                await self.redis.flushed()
+        except TimeoutError:
+            log.warning("stopping while Redis does not answer")
 
     async def _release(self) -> None:
         for task in tuple(self._tasks):
