@@ -79,6 +79,7 @@ async def test_a_verb_that_the_wire_has_no_word_for_names_both(bench: Bench):
             golem.topics(),
             golem.services(),
             golem.subscribe("a/*").start(),
+            golem.publish("a/*"),
             golem.call("x", headers={"a": "b"}),
         ):
             with pytest.raises(LocalProtocolError, match="wire gsb has no"):

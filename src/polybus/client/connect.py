@@ -34,9 +34,9 @@ def connect(url: str | None = None, *, token: str | None = None) -> Bus:
         url: `polybus://host:port`, `polybus+unix:///path`, `polybus+tls://host:port?ca=…&cert=…&key=…`; what a node
             prints as its address (`tcp://…`, `unix://…`, `tls://…`) means the same; `memory:` is a node in this
             process. `gsb://host:port`, `gsb+unix:///path` and `gsb+tls://host:port?hash=…` speak the wire of the Golem
-            Service Bus, to this node or to its original; `rmb://host:port` (of the twin's Redis) that of the Reliable
-            Message Bus. Default: the variable POLYBUS_URL, or this machine's usual
-            port.
+            Service Bus, to this node or to its original; `t2://host:port`, `t2+unix:///path` and
+            `t2+tls://host:port?ca=…&cert=…&key=…` that of the T2 Bus; `rmb://host:port` (of the twin's Redis) that of
+            the Reliable Message Bus. Default: the variable POLYBUS_URL, or this machine's usual port.
         token: who we are, for nodes that ask. Default: the variable POLYBUS_TOKEN.
 
     Raises:

@@ -82,6 +82,7 @@ class GsbLink(Link):
         self, name: str, payload: bytes, *, headers: Mapping[str, str] = NO_HEADERS
     ) -> int | None:
         _refuse_headers(headers)
+        _refuse_pattern(name)
         await self._client.broadcast(to_address(name), payload)
         return None
 
@@ -91,8 +92,7 @@ class GsbLink(Link):
         await self.publish(name, payload, headers=headers)
 
     async def subscribe(self, pattern: str, sink: Sink) -> None:
-        if has_wildcard(pattern):
-            raise absent(self.wire, f"pattern {pattern!r}: its topics match exactly")
+        _refuse_pattern(pattern)
         subscriber = Subscriber(sink)
         self._sinks[pattern, sink] = subscriber
         await self._client.subscribe(to_address(pattern), subscriber)
@@ -126,6 +126,11 @@ def to_name(address: str) -> str:
 def _refuse_headers(headers: Mapping[str, str]) -> None:
     if headers:
         raise LocalProtocolError("the wire gsb has no headers")
+
+
+def _refuse_pattern(name: str) -> None:
+    if has_wildcard(name):
+        raise absent("gsb", f"pattern {name!r}: its topics match exactly")
 
 
 async def _later(payload: bytes) -> bytes:

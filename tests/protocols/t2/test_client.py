@@ -291,11 +291,14 @@ async def test_the_end_of_the_connection_is_told_to_all_who_wait(clients):
 
 
 async def test_what_nobody_takes_is_dropped_and_counted(clients, monkeypatch):
-    monkeypatch.setattr(peer_module, "MAX_WAITING", 3)
+    monkeypatch.setattr(peer_module, "MAX_WAITING_BYTES", 3 * peer_module.MESSAGE_COST + 12)
     one, two = clients
     subscription = await one.subscribe(CHAT, "a")
     for n in range(5):
         await two.publish(CHAT, "a", str(n))
+    assert subscription.dropped == 2
+    assert await subscription.recv() == ("chat/a", "0")
+    await two.publish(CHAT, "a", "5")
     assert subscription.dropped == 2
 
 

@@ -164,6 +164,13 @@ class GsbClient:
             *(link.request(Kind.SUBSCRIBE_REQUEST, encode_name(t)) for t in self._subscribers),
         ]
         self._link = link
+        try:
+            await self._restored(restored)
+        except BaseException:
+            link.outbox.abort("could not be restored")
+            raise
+
+    async def _restored(self, restored: list[asyncio.Future[tuple[int, str]]]) -> None:
         names = self.local.addresses
         for name, pending in zip(names, restored, strict=False):
             code, _message = await _answered(pending)

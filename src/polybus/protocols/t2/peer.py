@@ -42,23 +42,27 @@ from polybus.transports.outbox import Outbox
 from polybus.transports.pieces import Pieces
 
 ACK_TIMEOUT: Final = 5.0  # protocol page §3
-MAX_WAITING: Final = 100_000  # messages of one subscription that its program has not taken
+MAX_WAITING_BYTES: Final = 64 * 1024 * 1024  # of one subscription that its program has not taken
+MESSAGE_COST: Final = 400  # bytes that an empty message takes here
 
 
 class Inbox:
-    """What came for one subscription or claim and was not taken yet; beyond `MAX_WAITING` it is dropped and counted."""
+    """What came for one subscription or claim and was not taken yet; beyond the bound it is dropped and counted."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.dropped = 0
         self._waiting: deque[Message] = deque()
+        self._bytes = 0
         self._change = asyncio.Event()
         self._end: PolybusError | None = None
 
     def put(self, message: Message) -> None:
-        if len(self._waiting) >= MAX_WAITING:
+        size = len(message.data) + MESSAGE_COST
+        if self._bytes + size > MAX_WAITING_BYTES:
             self.dropped += 1
             return
+        self._bytes += size
         self._waiting.append(message)
         self._change.set()
 
@@ -75,7 +79,9 @@ class Inbox:
                 raise self._end
             self._change.clear()
             await self._change.wait()
-        return self._waiting.popleft()
+        message = self._waiting.popleft()
+        self._bytes -= len(message.data) + MESSAGE_COST
+        return message
 
 
 class ServerPeer:
