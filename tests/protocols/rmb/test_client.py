@@ -168,3 +168,18 @@ async def test_a_request_reaches_a_service_of_another_wire(world: World):
         assert answer["dat"] == "YWJhYg=="
         answer = await one.read(await one.push(cmd="calc.fail"))
         assert "not today" in answer["err"]
+
+
+async def test_what_our_handlers_declare_is_offered_to_other_wires(world: World):
+    (one,) = await world.start(1)
+    port = port_of(world, 1)
+    serving = world.spawn(MessageBusServer(port).with_handler("demo.up", _upper).run())
+    names = one.room.router.services
+    await until(lambda: any(found.shared == "demo/up" for found in names))
+    async with polybus.connect(f"tcp://127.0.0.1:{one.common_port}") as bus:
+        assert await bus.call("demo/up", b"hello", timeout=5) == b"HELLO"
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    await one.client.zadd("polybus.rmb.services", {"demo.up": 1, "system.local": 1 << 60})
+    await until(lambda: not any(found.shared == "demo/up" for found in names))
+    assert not any(found.shared == "system/local" for found in names)

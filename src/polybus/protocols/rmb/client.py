@@ -33,7 +33,7 @@ from polybus.protocols.rmb.message import (
     encode,
     parse_lenient,
 )
-from polybus.protocols.rmb.queues import LOCAL, REPLY, handler_queue
+from polybus.protocols.rmb.queues import DECLARED_S, LOCAL, REPLY, declare, handler_queue
 from polybus.protocols.rmb.resp import DEFAULT_PORT, RedisConnection, RedisLost, RedisUrl
 from polybus.protocols.rmb.resp import connect as dial
 
@@ -280,6 +280,8 @@ class MessageBusServer(_Program):
         queues = {handler_queue(cmd).encode(): cmd for cmd in self._handlers}
         if not queues:
             raise LocalProtocolError("there is no handler to serve")
+        declaring = asyncio.create_task(self._declare())
+        self._tasks.add(declaring)
         try:
             while True:
                 try:
@@ -293,6 +295,16 @@ class MessageBusServer(_Program):
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _declare(self) -> None:
+        """Tell a polybus node what is answered here, so that other wires reach it; the originals never look."""
+        while True:
+            connection = self._connection
+            if connection is not None and not connection.lost:
+                connection.send([declare(self._handlers, time.time_ns() // 1_000_000)], _ignore)
+                await asyncio.sleep(DECLARED_S / 3)
+            else:
+                await asyncio.sleep(RECONNECT)
 
     async def _take(self, connection: RedisConnection, queues: Mapping[bytes, str]) -> None:
         try:
@@ -332,6 +344,10 @@ class MessageBusServer(_Program):
                 self._unsent += texts
 
         connection.send([("LPUSH", REPLY, text) for text in texts], answered)
+
+
+def _ignore(replies: list[Any] | None) -> None:
+    """Said again in a moment."""
 
 
 def server(

@@ -5,10 +5,11 @@ Invariant: a call that was delivered here ends by an answer of the twin that was
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 from polybus.core.endpoint import Endpoint, Identity
-from polybus.errors import ConfigError
+from polybus.errors import ConfigError, Refused
 from polybus.model.ids import random_id
 from polybus.model.message import Call, Publication, Reply, Status
 from polybus.model.name import is_name
@@ -22,6 +23,8 @@ from polybus.protocols.rmb.queues import is_reserved
 if TYPE_CHECKING:
     from polybus.protocols.rmb.room import RmbRoom
 
+log = logging.getLogger("polybus.rmb")
+
 TWINS: Final = "twin"  # the prefix under which the others are called
 _BELOW: Final = ".**"
 _NO_DEADLINE: Final = 3600  # seconds, as the wire's own default
@@ -31,11 +34,13 @@ class RmbParty(Endpoint):
     """One per room."""
 
     wire = WIRE
-    __slots__ = ("room",)
+    __slots__ = ("declared", "room")
 
     def __init__(self, room: RmbRoom) -> None:
         super().__init__(Identity("twin", str(room.own)), f"twin {room.own}")
         self.room = room
+        self.declared: set[str] = set()
+        """Names that handlers declared and that are registered for them."""
 
     def register(self, services: tuple[str, ...]) -> None:
         """Offer the declared commands, and the other twins, to everybody.
@@ -52,6 +57,20 @@ class RmbParty(Endpoint):
                 raise ConfigError(f"rmb.services: {text!r} is neither a command nor one with .**")
             # The wire's own spelling of a prefix is cut at `/`, as the core matches prefixes.
             router.register(self, shared, shared, prefix=text != cmd)
+
+    def declare(self, commands: set[str]) -> None:
+        """Offer what handlers declare now, and no longer what they declared before."""
+        router = self.room.router
+        wanted = {name for cmd in commands if (name := to_shared(cmd)) and not is_reserved(cmd)}
+        for name in self.declared - wanted:
+            router.unregister(self, name)
+        for name in tuple(wanted - self.declared):
+            try:
+                router.register(self, name, name)
+            except Refused as exc:
+                log.debug("%s is not offered: %s", name, exc.text)  # by the configuration already
+                wanted.discard(name)
+        self.declared = wanted
 
     # -- Endpoint --
 

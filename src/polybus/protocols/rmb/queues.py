@@ -5,6 +5,7 @@ Invariant: no other file spells a key. Keys that begin with `polybus.` are ours 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from polybus.protocols.rmb.message import REPLY_QUEUE, Generation, Message, encode
@@ -21,10 +22,14 @@ BACKLOG: Final = "msgbus.system.backlog"
 RETRY: Final = "msgbus.system.retry"
 COUNTER: Final = "msgbus.counter."
 PENDING: Final = "polybus.rmb.pending"
+SERVICES: Final = (
+    "polybus.rmb.services"  # sorted set: commands that handlers declare, until when (ms)
+)
 OWN: Final = "polybus.rmb.twin"  # whose Redis this is, for clients that ask their own twin
 PROXY_REQUEST_CMD: Final = "system.proxy.request"
 UPLOAD_CMD: Final = "msgbus.system.file.upload"
 
+DECLARED_S: Final = 30  # how long a declaration stands; our handlers repeat it every third of that
 MAX_TTL: Final = 10 * 365 * 86400  # Redis refuses what overflows its clock
 RETURN_TTL: Final = 1800  # seconds that an answer waits for its reader (protocol page §2)
 # What stands under `msgbus.` beside the queues of handlers: a message from elsewhere must not land there.
@@ -39,6 +44,12 @@ def handler_queue(cmd: str) -> str:
 def is_reserved(cmd: str) -> bool:
     """Whether a command's queue would be one of the bus's own keys."""
     return cmd.startswith(_RESERVED)
+
+
+def declare(commands: Iterable[str], now_ms: int) -> Command:
+    """What offers the commands of handlers to other wires, for a while."""
+    until = now_ms + DECLARED_S * 1000
+    return ("ZADD", SERVICES, *(part for cmd in commands for part in (until, cmd)))
 
 
 class Layout:

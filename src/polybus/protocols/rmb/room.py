@@ -38,6 +38,7 @@ from polybus.protocols.rmb.queues import (
     PENDING,
     REMOTE,
     REPLY,
+    SERVICES,
     Layout,
 )
 from polybus.protocols.rmb.redis import NAME, Redis, claim
@@ -275,8 +276,16 @@ class RmbRoom:
         self._ticks += 1
         if self._ticks % 5 == 0:
             self.peers.tick()
+        if self._ticks % 5 == 0 and not self.router.draining:
+            bounds = (self.wall_ms(), "+inf")
+            self.redis.send([("ZRANGEBYSCORE", SERVICES, *bounds)], self._declared)
         if self._ticks % 50 == 0:
             self.taken.expire(self.wall_ms())
+
+    def _declared(self, replies: list[Any] | None) -> None:
+        """What our handler library says that it answers (DESIGN 3)."""
+        if replies is not None and isinstance(replies[0], list) and self.running:
+            self.party.declare({cmd.decode("utf-8", "replace") for cmd in replies[0]})
 
     def later(self, seconds: float, work: Callable[[], None]) -> None:
         """Do something after a pause, unless the room ends before."""
