@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 import trustme
 
-from polybus.errors import ConfigError, ConnectionLost, PeerUnavailable, ServiceFailed
+from polybus.errors import (
+    CallTimeout,
+    ConfigError,
+    ConnectionLost,
+    PeerUnavailable,
+    Refused,
+    ServiceFailed,
+)
 from polybus.protocols.gsb.client import GsbClient, parse_url
 from polybus.protocols.gsb.local import LocalRouter, Request
 from polybus.server import Config, Node
@@ -120,6 +127,28 @@ async def test_the_variable_names_the_router_when_no_address_is_given(folder, mo
         monkeypatch.setenv("GSB_URL", f"unix:{folder}/s")
         async with GsbClient() as client:
             assert client.connected
+
+
+async def test_a_service_in_the_same_process_fails_as_over_the_wire():
+    async def broken(request: Request) -> bytes:
+        raise ValueError("not today")
+
+    async def endless(request: Request) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def refusing(request: Request) -> bytes:
+        raise Refused("not you")
+
+    client = GsbClient("unix:/nowhere")
+    for address, handler in (("/broken", broken), ("/endless", endless), ("/refusing", refusing)):
+        client.local.bind(address, handler)
+    with pytest.raises(ServiceFailed, match="not today"):
+        await client.call("/broken", b"")
+    with pytest.raises(CallTimeout):
+        await client.call("/endless", b"", timeout=0)
+    with pytest.raises(Refused, match="not you"):
+        await client.call("/refusing", b"")
 
 
 async def test_a_call_within_the_process_needs_no_socket():

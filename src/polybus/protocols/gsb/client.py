@@ -248,12 +248,13 @@ class GsbClient:
         self, address: str, data: bytes, *, caller: str = "local", timeout: float | None = None
     ) -> AsyncIterator[bytes]:
         """Call a service and read its reply part by part; `timeout` is for the whole of it. Raises as `call`."""
+        until = None if timeout is None else asyncio.get_running_loop().time() + timeout
         handler = self.local.find(address)
         if handler is not None:
-            async for part, _last in answer(handler, Request(caller, address, data)):
+            parts_here = answer(handler, Request(caller, address, data))
+            while (part := await _next_here(parts_here, until, address)) is not None:
                 yield part
             return
-        until = None if timeout is None else asyncio.get_running_loop().time() + timeout
         link = await self._ready(timeout)
         replies = link.call(CallRequest(caller, address, str(secrets.randbits(53)), data))
         try:
@@ -386,6 +387,28 @@ async def _next(replies: Replies, until: float | None, address: str) -> CallRepl
     return reply
 
 
+async def _next_here(
+    parts: AsyncIterator[tuple[bytes, bool]], until: float | None, address: str
+) -> bytes | None:
+    """The next part of a handler's answer in this process; it fails as it would over the wire."""
+    try:
+        async with asyncio.timeout_at(until) as limit:
+            part, _last = await anext(parts)
+    except StopAsyncIteration:
+        return None
+    except PolybusError:
+        raise
+    except Exception as exc:
+        if limit.expired():
+            raise CallTimeout(f"{address} did not answer in time") from exc
+        raise ServiceFailed(_text(exc)) from exc
+    return part
+
+
+def _text(exc: Exception) -> str:
+    return str(exc) or type(exc).__name__
+
+
 def _failure(address: str, reply: CallReply) -> PolybusError:
     text = reply.data.decode("utf-8", "replace")
     if reply.code == BAD_REQUEST:
@@ -404,7 +427,7 @@ async def _serve(link: Link, handler: Handler, request: CallRequest) -> None:
     except Exception as exc:
         # Whatever a handler raises is the caller's answer; the text of a PolybusError says it best.
         log.info("the handler of %s failed: %r", request.address, exc)
-        _tell(link, request, SERVICE_FAILURE, str(exc) or type(exc).__name__)
+        _tell(link, request, SERVICE_FAILURE, _text(exc))
 
 
 def _tell(link: Link, request: CallRequest, code: int, text: str) -> None:
