@@ -129,7 +129,8 @@ class Listener:
             self._connections.ended["handshake failed"] += 1
             if isinstance(exc, asyncio.CancelledError):
                 raise
-            log.info("connection on %s failed before it began: %s", self.address, exc)
+            reason = str(exc) or type(exc).__name__
+            log.info("connection on %s failed before it began: %s", self.address, reason)
 
     def _connection(self) -> Connection:
         return Connection(self._connections, self._factory, str(self.address), self.address.scheme)
