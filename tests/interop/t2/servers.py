@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POLYBUS = Path(sys.executable).with_name("polybus")
-PATIENCE_S = 10 * float(os.environ.get("POLYBUS_TEST_SLOWNESS", "1"))
+PATIENCE_S = 30 * float(os.environ.get("POLYBUS_TEST_SLOWNESS", "1"))
 
 
 @dataclass(frozen=True, slots=True)
