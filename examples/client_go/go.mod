@@ -1,0 +1,3 @@
+module polybus.example/client
+
+go 1.19
