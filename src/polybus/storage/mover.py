@@ -199,7 +199,18 @@ class Mover:
                 await self._run(jobs.clear)
             self._drop_trimmed()
             await self._merge()
-            await self._save()
+            if everything or self._has_news():
+                await self._save()
+
+    def _has_news(self) -> bool:
+        """Whether a checkpoint would set anything free; if not, the log holds all, and its rows can wait."""
+        return bool(
+            self._rows
+            or self._row_deletes
+            or self._unlink
+            or self._state.gone
+            or self._unsaved is not None
+        )
 
     def drop_segment(self, topic: TopicLog, segment: Segment) -> None:
         """Let a segment go that the topic does not list any more; its file goes after the next checkpoint."""
