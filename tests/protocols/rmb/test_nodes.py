@@ -303,6 +303,19 @@ async def test_a_queue_without_room_answers_the_oldest(world: World):
     assert await two.client.llen("msgbus.cap.echo") == 3
 
 
+async def test_a_burst_over_the_bound_leaves_exactly_what_there_is_room_for(world: World):
+    (one,) = await world.start(1, max_queue=5)
+    texts = [
+        json.dumps({"cmd": "cap.burst", "dst": [1], "ret": "burst", "dat": str(n), "exp": 30})
+        for n in range(40)
+    ]
+    await one.client.lpush("msgbus.system.local", *texts)
+    await until(partial(_has, one, "burst", 35))
+    assert await one.client.llen("msgbus.cap.burst") == 5
+    kept = await one.client.lrange("msgbus.cap.burst", 0, -1)
+    assert [json.loads(text)["dat"] for text in kept] == ["39", "38", "37", "36", "35"]
+
+
 async def _length(twin: Twin, number: int) -> bool:
     return bool(await twin.client.llen("msgbus.cap.echo") >= min(number + 1, 3))
 

@@ -7,6 +7,7 @@ handler sees is always the reply queue, so that every answer passes the bus once
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ class Serving:
         self.room = room
         self._routes: dict[str, str | None] = {}
         self._epoch = -1
+        self._popping: Counter[str] = Counter()
+        """Requests that are being taken out of a queue that is too long."""
 
     # -- requests --
 
@@ -144,8 +147,9 @@ class Serving:
 
         def pushed(replies: Sequence[Any]) -> None:
             length = replies[0]
-            if isinstance(length, int) and length > limit:
-                self._overflow(queue, length - limit)
+            # Redis answers in order: what is being taken out was still there when it counted.
+            if isinstance(length, int) and (over := length - self._popping[queue] - limit) > 0:
+                self._overflow(queue, over)
             if delivered is not None:
                 delivered(isinstance(length, int))
 
@@ -167,7 +171,10 @@ class Serving:
         """Take the oldest out and answer them."""
 
         def popped(replies: Sequence[Any]) -> None:
-            for text in replies[0] or ():
+            self._popping[queue] -= count
+            if not self._popping[queue]:
+                del self._popping[queue]
+            for text in replies[0] if isinstance(replies[0], list) else ():
                 try:
                     m = parse_lenient(text)
                 except Unreadable:
@@ -176,6 +183,7 @@ class Serving:
                 text = f"more than {self.room.options.max_queue} requests wait for {m.cmd}"
                 self.room.answers.from_handler(reply_to(m, self.room.own, err=text))
 
+        self._popping[queue] += count
         log.warning("%d requests too many wait in %s", count, queue)
         self.room.redis.write([("RPOP", queue, count)], popped)
 
