@@ -25,7 +25,9 @@ from polybus.transports.outbox import Outbox
 _ID: Final = b"\r\nid: "
 CLOSE: Final = {"connection": "close"}
 MAX_HEADS: Final = 256  # kept per connection; a client with more kinds of requests gains nothing
-SMALL_HEAD: Final = 512  # of programs that send one kind of request; browsers' heads are larger and vary
+SMALL_HEAD: Final = (
+    512  # of programs that send one kind of request; browsers' heads are larger and vary
+)
 
 
 class HttpSession:
