@@ -11,7 +11,7 @@ INSTALLED := $(VENV)/.installed
 BUILT := $(VENV)/.built
 ARGS ?=
 
-.PHONY: setup run test lint fmt types interop crash fuzz soak bench docs clean
+.PHONY: setup run test matrix demo lint fmt types interop crash fuzz soak browser spark bench docs clean
 .DEFAULT_GOAL := test
 
 setup: $(BUILT)
@@ -32,6 +32,15 @@ test: $(BUILT)
 	$(PYTEST) $(ARGS)
 	@sh scripts/pytest_some.sh env POLYBUS_PURE=1 $(PYTEST) tests/protocols $(ARGS)
 
+# Who reaches whom, how each case ends and how long a call takes, from a real run.
+matrix: $(BUILT)
+	@nice -n 5 $(PY) -m tests.matrix
+
+# Programs of all five systems at work on one node for half a minute, then Spark's report of it.
+demo: $(BUILT)
+	@$(PY) -m pip install --quiet --requirement requirements/spark.txt
+	@$(PY) -m examples.demo $(ARGS)
+
 lint: $(BUILT)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
@@ -48,9 +57,23 @@ fmt: $(BUILT)
 types: $(BUILT)
 	$(PY) -m mypy
 
-# A marker that nothing carries yet is said and passes.
-interop crash fuzz soak: $(BUILT)
+# A selection that is empty is said and passes.
+crash fuzz soak: $(BUILT)
 	@sh scripts/pytest_some.sh $(PYTEST) -m $@ $(ARGS)
+
+# Against the real programs of others: the five systems' clients and servers, then a browser and Spark.
+interop: $(BUILT)
+	@sh scripts/pytest_some.sh $(PYTEST) -m "interop and not browser" $(ARGS)
+	@$(MAKE) --no-print-directory browser spark
+
+# Needs Chromium (apt-get install chromium) and npm; draws the pictures of docs/img anew.
+browser: $(BUILT)
+	@$(PY) -m pip install --quiet --requirement requirements/browser.txt --requirement requirements/spark.txt
+	@sh scripts/pytest_some.sh $(PYTEST) -m browser $(ARGS)
+
+spark: $(BUILT)
+	@$(PY) -m pip install --quiet --requirement requirements/spark.txt
+	@sh scripts/pytest_some.sh $(PYTEST) -m "spark and not browser" $(ARGS)
 
 # One of them: make bench BENCH=gsb
 BENCH ?= *
@@ -59,8 +82,12 @@ bench: $(BUILT)
 		if [ -f "$$program" ]; then $(PY) "$$program" $(ARGS) || exit 1; \
 		else echo "bench: nothing to run in $$program"; fi; done
 
+# The site is in build/site; open index.html there.
 docs: $(BUILT)
+	@$(PY) -m pip install --quiet --requirement requirements/docs.txt
 	$(PY) scripts/check_docs.py
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+	$(PY) scripts/check_docs.py --site build/site
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage $(VENV)

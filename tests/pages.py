@@ -4,6 +4,7 @@
 ```sh terminal   a command that goes on, in a terminal of its own; what it prints first, likewise
 ```sh install    what was done before the tests
 ```python        a program; likewise
+```python terminal   a program that goes on
 Other blocks are not run.
 """
 
@@ -13,7 +14,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,10 +56,10 @@ def environment(port: int, config: Path) -> dict[str, str]:
 
 
 @contextmanager
-def going_on(command: str, env: dict[str, str], folder: Path) -> Iterator[list[str]]:
+def going_on(command: list[str], env: dict[str, str], folder: Path) -> Iterator[list[str]]:
     """A command that is at work, and the lines that it said until then."""
     process = subprocess.Popen(
-        ["bash", "-c", f"exec {command.strip()}"],
+        command,
         cwd=folder,
         env=env,
         stdin=subprocess.DEVNULL,
@@ -83,30 +84,50 @@ def _until_at_work(stream: IO[str] | None) -> list[str]:
     return said
 
 
-def run_page(page: Path, folder: Path, port: int) -> int:
-    """Run all blocks in `folder` and compare what they print; how many were run."""
+def swapped(text: str, words: Mapping[str, str]) -> str:
+    """The text with every word replaced, none of them twice."""
+    return re.sub("|".join(map(re.escape, words)), lambda match: words[match[0]], text)
+
+
+def run_page(
+    page: Path,
+    folder: Path,
+    port: int,
+    swaps: Mapping[str, str] | None = None,
+    *,
+    own_addresses: bool = False,
+) -> int:
+    """Run all blocks in `folder` and compare what they print; how many were run.
+
+    Args:
+        swaps: words of the page that are others here.
+        own_addresses: the page's nodes have their addresses from files or flags.
+    """
     env = environment(port, folder / "config")
+    if own_addresses:
+        del env["POLYBUS_LISTEN"]
+    words = {PORT: str(port), **(swaps or {})}
     done = 0
     with ExitStack() as stack:
         for block in blocks(page):
-            text = block.text.replace(PORT, str(port))
-            if (block.language, block.word) == ("sh", "terminal"):
-                said = stack.enter_context(going_on(text, env, folder))
+            text = swapped(block.text, words)
+            # A shell that has one command to run becomes that command, so ending it ends the command.
+            shell = ["bash", "-euo", "pipefail", "-c", text.strip()]
+            command = shell if block.language == "sh" else [sys.executable, "-c", text]
+            if block.language not in ("sh", "python") or block.word not in ("", "terminal"):
+                continue
+            if block.word == "terminal":
+                said = stack.enter_context(going_on(command, env, folder))
                 printed = "\n".join(said) + "\n"
-            elif (block.language, block.word) in (("sh", ""), ("python", "")):
-                command = ["bash", "-euo", "pipefail", "-c", text]
-                if block.language == "python":
-                    command = [sys.executable, "-c", text]
+            else:
                 result = subprocess.run(
                     command, cwd=folder, env=env, capture_output=True, text=True, timeout=60
                 )
                 assert result.returncode == 0, f"{text}\n{result.stderr}"
                 printed = result.stdout
-            else:
-                continue
             if block.printed:
                 # On a terminal a body gets a line of its own, in a pipe it is only itself.
-                wanted = block.printed.replace(PORT, str(port))
-                assert printed.rstrip("\n") == wanted.rstrip("\n"), text
+                wanted = swapped(block.printed, words)
+                assert printed.rstrip("\n") == wanted.rstrip("\n"), f"{text}printed\n{printed}"
             done += 1
     return done

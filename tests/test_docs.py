@@ -13,7 +13,8 @@ from polybus.errors import ALL
 from polybus.server.load import SETTINGS
 from tests.cli.processes import ANY_PORT, node, run
 
-REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "docs" / "reference"
 
 
 def rows(page: str) -> list[list[str]]:
@@ -34,7 +35,12 @@ def test_every_error_is_listed_with_its_number_and_hint():
 
 def test_every_setting_is_listed_with_its_default():
     listed = {row[0]: row[1] for row in rows("configuration.md") if row[0].startswith("`")}
-    assert listed == {f"`{k}`": f"`{s.show(s.default)}`" for k, s in SETTINGS.items()}
+    for key, setting in SETTINGS.items():
+        if key in ("capture", "relay", "alias"):  # lists of tables, each with a table of its own
+            assert f"### `[[{key}]]`" in (REFERENCE / "configuration.md").read_text("utf-8")
+            continue
+        shown = setting.show(setting.default)
+        assert listed[f"`{key}`"] == (f"`{shown}`" if shown else "–")
 
 
 def test_every_verb_and_exit_code_is_listed():
@@ -45,8 +51,37 @@ def test_every_verb_and_exit_code_is_listed():
         assert str(code) in first_cells.split()
 
 
+def test_every_page_is_in_the_menu_of_the_site_and_the_menu_leads_to_pages():
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r"(\S+\.md)$", menu, re.M)
+    there = [page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")]
+    assert sorted(listed) == sorted(there)
+
+
+def check_docs(*args: str) -> tuple[int, str]:
+    script = ROOT / "scripts" / "check_docs.py"
+    done = subprocess.run(
+        [sys.executable, str(script), *args], cwd=ROOT, capture_output=True, text=True, timeout=15
+    )
+    return done.returncode, done.stdout
+
+
+def test_no_link_of_a_page_leads_nowhere():
+    assert check_docs() == (0, "")
+
+
+def test_a_site_that_fetches_from_elsewhere_is_noticed(tmp_path):
+    page = tmp_path / "index.html"
+    page.write_text('<a href="https://elsewhere/">read on</a><script src="own.js"></script>')
+    assert check_docs("--site", str(tmp_path)) == (0, "")
+    page.write_text('<link rel="stylesheet" href="https://elsewhere/fonts.css">')
+    assert check_docs("--site", str(tmp_path))[0] == 1
+    page.unlink()
+    assert check_docs("--site", str(tmp_path))[0] == 1
+
+
 def test_the_example_of_the_readme_serves_the_shell_commands_beside_it():
-    readme = (REFERENCE.parent.parent / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     example = re.search(r"```python\n(.*?)```", readme, re.S)
     commands = re.search(r"^(\.venv/bin/polybus call .*)$", readme, re.M)
     assert example is not None

@@ -35,6 +35,16 @@ def test_the_pages_for_operators_do_what_they_say(page, count, tmp_path, port):
     assert run_page(ROOT / "docs" / "operate" / f"{page}.md", tmp_path, port) == count
 
 
+@pytest.mark.timeout(120)
+def test_the_page_about_the_journal_and_captures_does_what_it_says(tmp_path, port):
+    assert run_page(ROOT / "docs" / "concepts" / "recording.md", tmp_path, port) == 8
+
+
+@pytest.mark.timeout(120)
+def test_the_page_about_permissions_does_what_it_says(tmp_path, port):
+    assert run_page(ROOT / "docs" / "concepts" / "permissions.md", tmp_path, port) == 5
+
+
 def test_the_start_installs_with_verbs_of_the_makefile():
     (install,) = [block for block in blocks(START) if block.word == "install"]
     targets = re.findall(r"^make (\w+)$", install.text, re.MULTILINE)

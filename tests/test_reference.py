@@ -6,14 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 
 
-def test_the_page_of_verbs_is_what_the_verbs_say():
+@pytest.mark.timeout(60)
+def test_the_pages_are_what_the_program_says():
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / "make_reference.py"), "--check"],
         capture_output=True,
         text=True,
-        timeout=15,
+        timeout=50,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -132,9 +132,10 @@ def rust(core: int) -> Iterator[Router]:
         yield router
 
 
-def polybus(core: int, *, pure: bool) -> Iterator[Router]:
+def polybus(core: int, *, pure: bool, journal: bool = False) -> Iterator[Router]:
     program = str(Path(sys.executable).parent / "polybus")
     environment = {"POLYBUS_PURE": "1" if pure else "0"}
+    environment["POLYBUS_JOURNAL_ENABLED"] = str(journal).lower()
     version = [program, "version"]
     said = subprocess.check_output(version, env=os.environ | environment, text=True)
     if ("pure Python" in said) != pure:

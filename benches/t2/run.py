@@ -256,6 +256,7 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="one short round, to see that it works"
     )
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--targets", type=chosen_targets, default=list(TARGETS), metavar="A,B")
     arguments = parser.parse_args()
     if shutil.which("taskset") is None or len(os.sched_getaffinity(0)) < 2:
@@ -264,7 +265,7 @@ def main() -> int:
     if "compiled" in arguments.targets and "polybus.protocols.t2." not in version.stdout:
         arguments.targets.remove("compiled")
         print("its T2 room is not compiled here: that target is left out", file=sys.stderr)
-    rounds, seconds = (1, 0.25) if arguments.quick else (7, 1.0)
+    rounds, seconds = (1, 0.25) if arguments.quick else (arguments.rounds, 1.0)
     figures = run(arguments.targets, rounds, seconds)
     busiest = max(row.generator_load for rows in figures.values() for row in rows)
     print(

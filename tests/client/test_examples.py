@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import trace
 
 import polybus
 from tests.client.conftest import start_node
@@ -34,6 +35,7 @@ PRINTED = [
     ["1", "price/eth {'usd': 2000}"],
     ["0", "1", '0 b\'{"item":"tea"}\'', "1 b'two'", "2 b'three'", "[1, 2]", "0"],
     ["hello ann", "b'none'"],
+    ["['call echo', 'serve echo']"],
     ["b'no socket was opened'"],
 ]
 
@@ -69,6 +71,17 @@ def test_every_block_of_the_guide_is_run():
     assert len(BLOCKS) == len(PRINTED)
 
 
+@pytest.fixture
+def own_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tracer provider that is set counts for this test only; in earnest it is for the life of the process."""
+
+    def take(provider: trace.TracerProvider) -> None:
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
+    monkeypatch.setattr(trace, "set_tracer_provider", take)
+
+
+@pytest.mark.usefixtures("own_provider")
 @pytest.mark.parametrize("number", range(len(PRINTED)))
 async def test_the_guide_does_what_it_says(tmp_path: Path, capsys, number: int):
     bench = await start_node("tcp", tmp_path)

@@ -184,6 +184,9 @@ class MemoryEngine:
         )
         return True
 
+    def append_plain(self, topic: str, payloads: list[bytes], done: Done) -> bool:
+        return self.append(topic, [NewRecord(payload) for payload in payloads], done)
+
     async def commit(self, operations: Sequence[Operation]) -> list[int]:
         if self.full:
             raise StorageFull("no space")

@@ -109,6 +109,44 @@ async def test_credit_of_nothing_is_nothing_and_credit_is_bounded(node):
     assert member.wanted == MAX_IN_FLIGHT
 
 
+async def test_a_member_is_served_at_once_with_what_is_at_hand(node):
+    await node.group(ack=False)
+    await node.produce("t", "a", "b")
+    consumer, member = await node.join(1)
+    node.groups.serve(member)
+    assert consumer.offsets == [0, 1]
+    node.groups.serve(member)
+    assert consumer.offsets == [0, 1]
+    await node.produce("t", "c")
+    assert consumer.offsets == [0, 1, 2]
+    assert node.groups.get("t", "g").floor() == 2
+    await node.settle()
+    assert node.engine.groups("t")[0].floor == 2
+
+
+async def test_serving_one_member_does_not_pass_over_those_who_came_before(node):
+    await node.group()
+    await node.produce("t", "a")
+    one, first = await node.join()
+    two, second = await node.join()
+    node.groups.serve(first)  # reads ahead
+    await node.settle()
+    first.credit(1)
+    node.groups.serve(second)
+    await node.produce("t", "b", "c")
+    assert (one.offsets, two.offsets) == ([0, 1], [2])
+
+
+async def test_nobody_is_served_by_groups_that_have_stopped(node):
+    await node.group()
+    await node.produce("t", "a")
+    consumer, member = await node.join()
+    await node.topics.stop()
+    node.groups.serve(member)
+    assert consumer.offsets == []
+    assert member.wanted == 1
+
+
 async def test_members_are_served_first_come_first_served_and_queue_again(node):
     await node.group()
     one, first = await node.join(2)
@@ -599,6 +637,35 @@ async def test_a_refused_record_that_the_filter_no_longer_wants_is_done(node):
     await node.settle()
     assert len(consumer.got) == 3
     assert group.floor() == 1
+
+
+async def test_a_new_filter_is_asked_about_what_was_read_again_already(node):
+    await node.produce("t", *"aab")
+    await node.group()
+    consumer, member = await node.join(3)
+    member.leave()
+    consumer, member = await node.join(1)
+    assert consumer.offsets == [0]
+    await node.group(filter="b")
+    member.ack([0])
+    member.credit(3)
+    await node.settle()
+    assert consumer.offsets == [0, 2]
+
+
+async def test_what_a_filter_passed_over_comes_again_when_a_later_one_wants_it(node):
+    await node.produce("t", *"bab")
+    await node.group()
+    consumer, member = await node.join(2)
+    member.nack(1)
+    await node.group(filter="b")
+    member.credit(1)
+    await node.settle()
+    assert consumer.attempts == [(0, 1), (1, 1), (2, 1)]
+    await node.group(filter="")
+    member.credit(1)
+    await node.settle()
+    assert consumer.attempts == [(0, 1), (1, 1), (2, 1), (1, 2)]
 
 
 async def test_a_filter_that_does_not_parse_declares_nothing(node):

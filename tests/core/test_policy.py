@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from polybus.core.endpoint import Identity
-from polybus.core.policy import MAX_CACHED, NEIGHBOUR, STRANGER, OpenPolicy, Rule, RulePolicy
-from polybus.errors import ConfigError, InvalidName
+from polybus.core.policy import (
+    MAX_CACHED,
+    NEIGHBOUR,
+    STRANGER,
+    OpenPolicy,
+    Rule,
+    RulePolicy,
+    may_see,
+)
+from polybus.errors import ConfigError
 
 ALICE = Identity("token", "alice")
 BOB = Identity("token", "bob")
@@ -84,7 +92,7 @@ def test_new_rules_count_at_once_and_raise_the_epoch():
     [
         (Rule("nobody", ("call",)), ConfigError, "no such kind"),
         (Rule("*", ("fly",)), ConfigError, "no such verb 'fly'"),
-        (Rule("*", ("call",), ("a//b",)), InvalidName, "segment is empty"),
+        (Rule("*", ("call",), ("a//b",)), ConfigError, "segment is empty"),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused_and_the_old_ones_stay(rule, error, text):
@@ -104,3 +112,56 @@ def test_remembered_verdicts_are_bounded():
 
 def test_the_open_policy_refuses_nothing():
     assert OpenPolicy().may(STRANGER, "admin", "**")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("token:alice may call", Rule("token:alice", ("call",))),
+        ("uid may *", Rule("uid", ("*",))),
+        ("* may call, publish on a/**, b", Rule("*", ("call", "publish"), ("a/**", "b"))),
+        ("twin:12 may call publish on a b/*", Rule("twin:12", ("call", "publish"), ("a", "b/*"))),
+        ("certificate:Jo Doe may admin", Rule("certificate:Jo Doe", ("admin",))),
+    ],
+)
+def test_a_rule_reads_as_a_sentence(text, rule):
+    assert Rule.parse(text) == rule
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("token:alice call a", "is no rule"),
+        (" may call", "is no rule"),
+        ("token:alice may on a", "no such verb 'on'"),
+        ("token:alice may  on a", "is no rule"),
+        ("token:alice may call on ", "is no rule"),
+        ("alice may call", "no such kind"),
+        ("* may fly", "no such verb 'fly'"),
+        ("* may call on /a", "segment is empty"),
+    ],
+)
+def test_a_text_that_is_no_rule_is_refused_with_its_reason(text, problem):
+    with pytest.raises(ConfigError, match=problem):
+        Rule.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "seen"),
+    [
+        (Rule("token:alice", ("call",), ("calc/plus",)), "calc", True),
+        (Rule("token:alice", ("call",), ("calc/**",)), "calc", True),
+        (Rule("token:alice", ("consume",), ("calc",)), "calc", True),
+        (Rule("token:alice", ("consume",), ("calculate",)), "calc", False),
+        (Rule("token:bob", ("*",)), "calc", False),
+    ],
+)
+def test_a_name_is_seen_by_whom_a_rule_lets_do_anything_with_it_or_below_it(rule, name, seen):
+    assert may_see(RulePolicy([rule]), ALICE, name) is seen
+
+
+def test_without_rules_names_are_seen_by_all_but_strangers():
+    assert may_see(RulePolicy(), NEIGHBOUR, "a")
+    assert not may_see(RulePolicy(), STRANGER, "a")
+    assert may_see(OpenPolicy(), STRANGER, "a")
+    assert may_see(RulePolicy([Rule("uid", ("call",))]), Identity("local"), "a")

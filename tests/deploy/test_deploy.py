@@ -37,7 +37,7 @@ def moved(name: str, folder: Path) -> Path:
 
 
 def test_there_is_one_for_each_system_and_for_all():
-    assert CONFIGS == ["all", "gsb", "rmb-rs", "rmb-v2", "spark", "t2", "zbus"]
+    assert CONFIGS == ["all", "central-net", "gsb", "rmb-rs", "rmb-v2", "spark", "t2", "zbus"]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -172,6 +172,22 @@ def test_a_panel_asks_for_what_a_node_exports(title, query, exported):
     assert names, query
     for name in names:
         assert name in exported, f"{title}: no node exports {name}"
+
+
+WATCH = (DEPLOY.parent / "docs" / "operate" / "watch.md").read_text(encoding="utf-8")
+CONDITIONS = re.findall(r"^\| `([^`]+)`", WATCH.partition("What to be woken for")[2], re.MULTILINE)
+
+
+def test_the_page_about_watching_has_conditions():
+    assert len(CONDITIONS) >= 7
+
+
+@pytest.mark.parametrize("query", CONDITIONS)
+def test_a_condition_to_be_woken_for_asks_for_what_a_node_exports(query, exported):
+    names = list(selected(promql_parser.parse(query)))
+    assert names, query
+    for name in names:
+        assert name in exported, f"no node exports {name}"
 
 
 def test_a_query_that_is_wrong_would_be_noticed(exported):

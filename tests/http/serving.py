@@ -20,6 +20,7 @@ class Echo:
 
     session: HttpSession
     taken: list[Request] = field(default_factory=list)
+    passed: list[Request] = field(default_factory=list)
     flushes: int = 0
     ended: list[Exception | None] = field(default_factory=list)
 
@@ -30,6 +31,9 @@ class Echo:
 
     def reply(self, request: Request) -> None:
         request.respond(200, {"id": request.id}, request.path.encode() + b" " + request.body)
+
+    def passed_over(self, request: Request) -> None:
+        self.passed.append(request)
 
     def flush(self) -> None:
         self.flushes += 1

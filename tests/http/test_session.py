@@ -211,6 +211,16 @@ def test_a_body_over_the_limit_gets_an_empty_413_and_the_next_request_is_served(
     assert [b for _, _, b in responses(data)] == [b"", b"/next "]
 
 
+def test_the_application_is_told_what_was_passed_over():
+    served = serve(max_body=10)
+    served.peer.send(b"POST /c HTTP/1.1\r\ncmd: x\r\n\r\n")
+    served.peer.send(
+        b"POST /c HTTP/1.1\r\ncmd: x\r\nid: 7\r\ncontent-length: 11\r\n\r\n" + b"x" * 11
+    )
+    assert [request.id for request in served.echo.passed] == ["7"]
+    assert len(served.echo.taken) == 1
+
+
 def test_a_head_over_the_limit_gets_431():
     served = serve(max_head=100)
     served.peer.send(b"GET / HTTP/1.1\r\na: " + b"x" * 200)
@@ -278,6 +288,38 @@ def test_too_many_waiting_requests_pause_reading_until_they_are_answered():
     for request in served.echo.taken:
         served.echo.reply(request)
     assert served.peer.tap.reading
+
+
+def test_input_that_makes_no_whole_request_counts_as_held():
+    served = serve()
+    outbox = served.peer.connection.outbox
+    served.peer.send(b"GET /x HTTP/1.1\r\ncontent-length: 1000\r\n\r\n" + b"x" * 600)
+    assert outbox.held_bytes == 600
+    served.peer.send(b"x" * 400 + b"GET /y")
+    assert outbox.held_bytes == len(b"GET /y")
+    served.peer.send(b" HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n200\r\n" + b"x" * 300)
+    assert outbox.held_bytes == 300
+    served.peer.send(b"x" * 212 + b"\r\n0\r\n\r\n")
+    assert outbox.held_bytes == 0
+    assert len(served.echo.taken) == 2
+
+
+def test_an_answer_that_waits_for_the_one_before_it_counts_as_held():
+    served = serve()
+    served.peer.send(b"GET /x HTTP/1.1\r\nlater: 1\r\n\r\nGET /y HTTP/1.1\r\n\r\n")
+    outbox = served.peer.connection.outbox
+    assert outbox.held_bytes == len(served.echo.taken[1].answer or b"") > 0
+    served.echo.reply(served.echo.taken[0])
+    assert outbox.held_bytes == 0
+
+
+def test_the_largest_holder_of_half_requests_is_cut_when_the_memory_is_spent():
+    served = serve()
+    budget = served.peer.connection.outbox._budget
+    served.peer.send(b"GET /x HTTP/1.1\r\ncontent-length: 9000000\r\n\r\n" + b"x" * 5000)
+    budget.limit = 4000
+    served.tick(1)
+    assert served.peer.closed
 
 
 def test_the_application_hears_of_the_end_of_a_batch_and_of_the_connection():

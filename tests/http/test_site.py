@@ -169,6 +169,17 @@ def test_fragments_of_a_message_are_joined():
     assert len(browser.go()) == 1
 
 
+def test_parts_of_a_message_count_as_held():
+    served = serve()
+    browser = Browser(served)
+    outbox = served.peer.connection.outbox
+    browser.protocol.send_text(b"GET /t HTTP/1.1\r\n", fin=False)
+    browser.go()
+    assert outbox.held_bytes == 17
+    served.peer.send(b"\x80\xfe\x04\x00mask" + b"x" * 500)
+    assert outbox.held_bytes == 17 + 500
+
+
 @pytest.mark.parametrize(
     "message",
     [b"", b"nonsense", b"GET / HTTP/1.1\r\ncontent-length: 3\r\n\r\nab", b"BAD\r\n\r\n"],

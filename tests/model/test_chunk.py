@@ -19,6 +19,7 @@ from polybus.model.chunk import (
     ChunkView,
     encode_chunk,
     encode_columns,
+    join_chunks,
     parse_chunk,
     parse_header,
 )
@@ -62,6 +63,44 @@ def test_records_come_out_as_they_went_in(
         assert (view.base, view.end, bytes(view.raw)) == (base, base + len(records), chunk)
         assert [view.record(n) for n in range(len(view))] == expected
         assert view.slice(base + 1, base + 3) == expected[1:3]
+
+
+@given(
+    st.lists(st.dictionaries(texts, texts, max_size=3), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 20)), min_size=1, max_size=4),
+)
+def test_headers_that_neighbours_share_come_out_as_others_do(
+    kinds: list[dict[str, str]], runs: list[tuple[int, int]]
+):
+    headers = [kinds[kind % len(kinds)] for kind, times in runs for _ in range(times)]
+    records = [NewRecord(b"x", headers=each) for each in headers]
+    copies = [NewRecord(b"x", headers=dict(each)) for each in headers]
+    chunk = encode_chunk(0, records)
+    assert chunk == encode_chunk(0, copies)
+    assert [dict(record.headers) for record in parse_chunk(chunk)] == headers
+
+
+columns = st.sets(st.sampled_from(["key", "tag", "headers", "id"]))
+RUN = NewRecord(b"", b"key", "tag", {"a": "1", "bc": "22"}, "id")
+
+
+@given(columns, st.lists(st.lists(new_records, min_size=1, max_size=12), min_size=1, max_size=4))
+def test_chunks_with_the_same_columns_are_joined_into_what_one_would_have_been(
+    used: set[str], parts: list[list[NewRecord]]
+):
+    for part in parts:
+        # The first of each part makes all its columns be there, with room for the others in them.
+        part[:] = [
+            NewRecord(r.payload, **{name: getattr(r, name) for name in used})
+            for r in [RUN, *part, *[RUN] * 9]
+        ]
+    views, base = [], 7
+    for part in parts:
+        views.append(parse_chunk(encode_chunk(base, part)))
+        base += len(part)
+    whole = encode_chunk(7, [record for part in parts for record in part])
+    assert join_chunks(views) == whole
+    parse_chunk(whole).check()
 
 
 @given(st.lists(new_records, min_size=1, max_size=12), st.sampled_from(["none", "zlib"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 
 import polybus
 from polybus.monitor import shapes
+from polybus.server import Config, Node, config
 from tests.monitor.serving import ReadOnly, Shut, Watched, watched
 
 ORDERS = "/topics/orders%2Feu"
@@ -257,6 +259,7 @@ async def test_pages_of_other_origins_get_nothing(bus):
         "/topics?unknown=1",
         "/topics/t/records/abc",
         "/topics/t/records?offset=-1",
+        "/topics/t/records?time_ms=null",
         "/topics?q=" + "x" * 300,
         "/me?x=1",
     ],
@@ -277,3 +280,20 @@ async def test_what_is_not_there_and_what_cannot_be_done_have_their_status(bus):
         assert answer.status == 400, body
     assert (await bus.post("/topics", {"name": "a//b"})).status == 400
     assert (await bus.ask("/api/v1/topics/t/records?tag=a..b")).status in (400, 404)
+
+
+async def test_a_token_makes_somebody_of_a_stranger_and_the_page_stays_open(tmp_path):
+    secret = hashlib.sha256(b"sesame").hexdigest()
+    policy = config.Policy(rules=("token:ops may * on **",), tokens=(f"ops sha256:{secret}",))
+    listen = ("tcp://127.0.0.1:0",)
+    async with Node(Config(listen=listen, data=tmp_path, policy=policy)) as node:
+        bus = Watched(node)
+        nobody = (await bus.ask("/api/v1/me")).json
+        assert (nobody["look"], nobody["admin"], nobody["token"]) == (False, False, True)
+        cookie = {"cookie": "theme=dark; token=sesame"}
+        ops = (await bus.ask("/api/v1/me", headers=cookie)).json
+        assert ops == {"identity": "token:ops", "look": True, "admin": True, "token": False}
+        old = {"cookie": "token=old"}
+        assert (await bus.ask("/api/v1/me", headers=old)).status == 401
+        for path in ("/", "/static/app.js"):
+            assert (await bus.ask(path, headers=old)).status == 200

@@ -320,6 +320,23 @@ def test_a_publication_with_wildcards_reaches_gsb_under_the_topics_it_asked_for(
     assert [m.recipients for m in publisher.messages()] == [1]
 
 
+def test_two_spellings_of_one_name_are_two_topics_of_gsb(town):
+    gsb, t2 = town.gsb(), town.t2()
+    for topic in ("price/btc", "/price/btc"):
+        gsb.say(Kind.SUBSCRIBE_REQUEST, encode_name(topic))
+    gsb.frames()
+    t2.payload("Pub", "price/btc", b"a")
+    assert broadcasts(gsb) == [("price/btc", b"a"), ("/price/btc", b"a")]
+    gsb.say(Kind.UNSUBSCRIBE_REQUEST, encode_name("price/btc"))
+    gsb.frames()
+    t2.payload("Pub", "price/btc", b"b")
+    assert broadcasts(gsb) == [("/price/btc", b"b")]
+    gsb.say(Kind.UNSUBSCRIBE_REQUEST, encode_name("/price/btc"))
+    gsb.frames()
+    t2.payload("Pub", "price/btc", b"c")
+    assert broadcasts(gsb) == []
+
+
 def test_a_publication_that_t2_cannot_spell_or_hold_passes_it_by(town):
     t2, sdk = town.t2(), town.native()
     t2.topic("Sub", "**")

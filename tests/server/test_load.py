@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from polybus.errors import ConfigError
-from polybus.server.config import DEFAULT_LISTEN, Config
+from polybus.server.config import DEFAULT_LISTEN, Capture, Config
 from polybus.server.load import SETTINGS, load
 
 
@@ -142,3 +142,32 @@ def test_every_default_is_shown_in_a_form_that_reads_back(write):
         shown = setting.show(setting.default)
         lines.append(f'{key} = ["{shown}"]' if key == "listen" else f'{key} = "{shown}"')
     assert load(write("\n".join(lines))).config == Config()
+
+
+def test_tables_in_a_list_become_values(tmp_path):
+    file = tmp_path / "polybus.toml"
+    file.write_text(
+        '[[capture]]\npattern = "price/**"\ntopic = "prices"\n'
+        '[[capture]]\npattern = "wallet/**"\ntopic = "calls"\nkind = "call"\n'
+    )
+    capture = load(file).config.capture
+    assert capture == (
+        Capture(pattern="price/**", topic="prices"),
+        Capture(pattern="wallet/**", topic="calls", kind="call"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[capture]]\npattern = "a"\n', "capture: topic is missing"),
+        ('[[capture]]\npat = "a"\ntopic = "b"\n', "unknown key pat; known are pattern"),
+        ('[[capture]]\npattern = "a"\ntopic = 1\n', "1 is not a str"),
+        ('[capture]\npattern = "a"\n', "list of tables"),
+    ],
+)
+def test_a_bad_table_names_its_fault(tmp_path, text, message):
+    file = tmp_path / "polybus.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load(file)

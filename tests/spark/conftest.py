@@ -5,6 +5,7 @@ Modules that need Spark are only collected where it is installed: the quick suit
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.name.startswith("test_spark_") and item.path.parent == Path(__file__).parent:
             item.add_marker("spark")
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(180))
+                item.add_marker(pytest.mark.timeout(300))
             for text in SPARK_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(text))
 
@@ -50,9 +51,13 @@ class Served:
             self.bus.declare_topic(name)
         return name
 
-    def payloads(self, topic: str) -> list[bytes]:
-        """All payloads of a topic, in order."""
-        at, found = 0, []
+    def end(self, topic: str) -> int:
+        """The next offset of a topic that other tests may have filled; it is declared if it is missing."""
+        return int(self.bus.declare_topic(topic).end)
+
+    def payloads(self, topic: str, start: int = 0) -> list[bytes]:
+        """The payloads of a topic from an offset on, in order."""
+        at, found = start, []
         while records := self.bus.fetch(topic, at):
             found += [record.payload for record in records]
             at = records[-1].offset + 1
@@ -66,6 +71,48 @@ def served(tmp_path_factory) -> Iterator[Served]:
     running = node("--listen", ANY_PORT, "--data", folder)
     with running as (_, where), polybus.connect_sync(where[0]) as bus:
         yield Served(where[0], bus)
+
+
+@dataclass
+class Secured:
+    """A node that speaks TLS only and asks for certificates, and the files for one who may come in."""
+
+    url: str
+    options: dict[str, str]
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory) -> Iterator[Secured]:
+    """A node behind TLS."""
+    import trustme
+
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    issued = {"server": authority.issue_cert("127.0.0.1"), "client": authority.issue_cert("client")}
+    for name, cert in issued.items():
+        cert.private_key_pem.write_to_path(str(folder / f"{name}.key"))
+        cert.cert_chain_pems[0].write_to_path(str(folder / f"{name}.pem"))
+    files = f"cert={folder}/server.pem&key={folder}/server.key&ca={folder}/ca.pem"
+    with node("--listen", f"tls://127.0.0.1:0?{files}", "--data", str(folder / "data")) as (
+        _,
+        where,
+    ):
+        options = {"tlsCa": "ca.pem", "tlsCert": "client.pem", "tlsKey": "client.key"}
+        url = "polybus+" + where[0].removeprefix("polybus+").partition("?")[0]
+        yield Secured(url, {name: str(folder / file) for name, file in options.items()})
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory) -> Iterator[str]:
+    """A node that wants the token `secret`."""
+    folder = tmp_path_factory.mktemp("guarded")
+    digest = hashlib.sha256(b"secret").hexdigest()
+    config = f'[policy]\nrules = ["token:spark may *"]\ntokens = ["spark sha256:{digest}"]\n'
+    (folder / "node.toml").write_text(config)
+    args = ("--listen", ANY_PORT, "--data", str(folder / "data"))
+    with node(*args, "--config", str(folder / "node.toml")) as (_, where):
+        yield where[0]
 
 
 @pytest.fixture(scope="session")

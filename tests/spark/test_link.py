@@ -11,15 +11,17 @@ import pytest
 
 import polybus
 from polybus.errors import (
+    ConfigError,
     CorruptRecord,
     NoSuchTopic,
+    NotAuthorized,
     OutOfRange,
     PeerUnavailable,
     RemoteProtocolError,
 )
 from polybus.model.chunk import parse_chunk
 from polybus.spark.link import Link, Place
-from polybus.spark.options import parse_url
+from polybus.spark.options import parse_options, parse_url
 from polybus.spark.packing import by_topic, chunks_of
 from tests.cli.processes import ANY_PORT, node
 
@@ -111,6 +113,36 @@ def test_a_corrupt_chunk_is_an_error_with_its_place_and_never_a_gap(tmp_path):
 def test_an_address_without_a_node_is_refused_at_once():
     with pytest.raises(PeerUnavailable, match="option url: no node answers at tcp://"):
         Link(Place(parse_url("polybus://127.0.0.1:1")), eager=True).topics()
+
+
+@pytest.mark.timeout(60)
+def test_tls_wants_an_authority_that_is_trusted_and_files_that_are_there(secured, tmp_path):
+    def topics(**options: str) -> list[dict[str, object]]:
+        place = parse_options({"url": secured.url, **options}).place
+        with Link(place, eager=True) as link:
+            return link.topics()
+
+    assert topics(**secured.options) == []
+    with pytest.raises(ConfigError, match=r"option tlsCa: the certificate of tls://.* not trusted"):
+        topics()
+    with pytest.raises(ConfigError, match=r"options tlsCa, .*: TLS file not found: /absent"):
+        topics(tlsCa="/absent")
+    with pytest.raises(PeerUnavailable, match="option url: no node answers at tls://"):
+        topics(tlsCa=secured.options["tlsCa"])
+
+
+@pytest.mark.timeout(60)
+def test_a_token_lets_in_and_a_wrong_one_is_named(guarded):
+    def topics(**options: str) -> list[dict[str, object]]:
+        with Link(parse_options({"url": guarded, **options}).place) as link:
+            link.declare("t")
+            return link.topics()
+
+    assert [topic["name"] for topic in topics(token="secret")] == ["t"]
+    with pytest.raises(NotAuthorized, match=r"option token: .* a token that nobody has"):
+        topics(token="guess")
+    with pytest.raises(NotAuthorized, match=r"may not .* t"):
+        topics()
 
 
 def test_executors_need_the_standard_library_and_arrow_only():

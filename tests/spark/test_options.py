@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from polybus.errors import ConfigError
-from polybus.spark.options import ANY_TOPIC, parse_options
+from polybus.spark.options import ANY_TOPIC, DEFAULT_URL, KNOWN, parse_options
 
 
 def test_defaults_read_everything_of_the_local_node():
@@ -61,3 +64,22 @@ def test_what_does_not_fit_is_refused_with_the_name_of_the_option(name, value):
 def test_tls_files_without_tls_are_refused():
     with pytest.raises(ConfigError, match="option url: TLS"):
         parse_options({"tlsCa": "a.pem"})
+
+
+def test_the_page_lists_every_option_with_its_default():
+    page = (Path(__file__).parents[2] / "docs" / "spark" / "README.md").read_text(encoding="utf-8")
+    table = page.partition("## Options")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| `")]
+    listed = {name: row[1].strip() for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+    assert sorted(listed) == sorted(KNOWN.values())
+    defaults = parse_options({"topics": "t"})
+    assert listed["url"] == f"`$POLYBUS_URL`, `{DEFAULT_URL}`"
+    for name, value in {
+        "retrySeconds": int(defaults.place.patience),
+        "rowsPerPartition": defaults.rows_per_partition,
+        "minPartitions": defaults.min_partitions,
+        "failOnDataLoss": defaults.fail_on_data_loss,
+        "includeHeaders": defaults.include_headers,
+        "pushdown": defaults.pushdown,
+    }.items():
+        assert listed[name] == str(value).lower(), name

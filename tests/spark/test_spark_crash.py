@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
-import psutil
 import pytest
 
 import polybus
@@ -20,7 +20,8 @@ from polybus.spark.pipelines.running import Bus, start, wait
 from tests.cli.processes import lines_until, running
 
 pytestmark = pytest.mark.timeout(300)
-RECORDS = 60_000
+RECORDS = 40_000
+PAYLOAD = bytes(1000)  # a task then needs several fetches, and the node for as long as it runs
 
 DRIVER = """
 import os, signal, sys
@@ -56,20 +57,28 @@ def node_at(port: int, folder):
         yield process
 
 
-def slowly(batches):
-    for batch in batches:
-        time.sleep(0.05)
-        yield batch
+def fill(bus, topic: str) -> None:
+    for _ in range(10):
+        bus.produce_many(topic, [PAYLOAD] * (RECORDS // 10), create=True)
 
 
-def archive_slowly(bus: Bus, topic: str, where: str, parts: int) -> threading.Thread:
-    """An archive that takes long enough to be disturbed, in a thread; `join` raises what it met."""
+def archive_slowly(bus: Bus, topic: str, where: Path) -> threading.Thread:
+    """An archive of four tasks in a thread, each of which leaves its worker's number in `where/at_work` and lingers."""
+    marks = where / "at_work"
+    marks.mkdir(parents=True)
+
+    def slowly(batches):
+        for number, batch in enumerate(batches):
+            if number == 0:
+                (marks / str(os.getpid())).touch()
+                time.sleep(1)
+            yield batch
 
     def take(batch, number):
         slow = batch.mapInArrow(slowly, batch.schema)
         lake.write_batch(archive.with_date(slow), f"{where}/records", number, archive.PARTITIONS)
 
-    stream = bus.stream(topic, minPartitions=parts)
+    stream = bus.stream(topic, minPartitions=4)
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -81,6 +90,7 @@ def archive_slowly(bus: Bus, topic: str, where: str, parts: int) -> threading.Th
     thread = threading.Thread(target=run)
     thread.errors = errors  # type: ignore[attr-defined]
     thread.start()
+    until(lambda: any(marks.iterdir()))
     return thread
 
 
@@ -90,23 +100,8 @@ def finish(thread: threading.Thread) -> None:
     assert thread.errors == []  # type: ignore[attr-defined]
 
 
-def offsets_in(spark, where: str) -> list[int]:
-    return sorted(row.offset for row in lake.read(spark, where).select("offset").collect())
-
-
-def busy_workers() -> list[psutil.Process]:
-    """The forked Python workers that run tasks."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            parent = process.parent()
-            words = process.cmdline()
-            forked = parent is not None and parent.cmdline() == words
-        except psutil.NoSuchProcess:
-            continue
-        if forked and words[-1:] == ["pyspark.worker"]:
-            found.append(process)
-    return found
+def offsets_in(spark, where: Path) -> list[int]:
+    return sorted(row.offset for row in lake.read(spark, str(where)).select("offset").collect())
 
 
 def until(condition, seconds: float = 60) -> None:
@@ -118,31 +113,29 @@ def until(condition, seconds: float = 60) -> None:
 
 def test_a_node_that_is_killed_in_mid_batch_costs_nothing(spark, tmp_path):
     port = free_port()
-    url, where = f"polybus://127.0.0.1:{port}", str(tmp_path / "lake")
+    url, where = f"polybus://127.0.0.1:{port}", tmp_path / "lake"
     with node_at(port, tmp_path / "data") as process:
         with polybus.connect_sync(url) as bus:
-            bus.produce_many("t", [bytes(100)] * RECORDS, create=True)
-        thread = archive_slowly(Bus(spark, url), "t", where, 4)
-        until((tmp_path / "lake" / "records").exists)  # tasks are at it
-        time.sleep(0.3)
+            fill(bus, "t")
+        thread = archive_slowly(Bus(spark, url), "t", where)
         process.send_signal(signal.SIGKILL)
         process.wait()
+    assert thread.is_alive()
     with node_at(port, tmp_path / "data"):
         finish(thread)
         assert offsets_in(spark, where) == list(range(RECORDS))
 
 
 def test_python_workers_that_are_killed_in_mid_batch_cost_nothing(spark, served, tmp_path):
-    topic = served.topic(*(bytes(100) for _ in range(RECORDS)))
-    where = str(tmp_path / "lake")
-    thread = archive_slowly(Bus(spark, served.url), topic, where, 4)
-    until((tmp_path / "lake" / "records").exists)
-    time.sleep(0.5)
-    killed = busy_workers()
-    assert killed
-    for process in killed:
-        os.kill(process.pid, signal.SIGKILL)
+    topic = served.topic()
+    fill(served.bus, topic)
+    where = tmp_path / "lake"
+    thread = archive_slowly(Bus(spark, served.url), topic, where)
+    killed = os.listdir(where / "at_work")
+    for worker in killed:
+        os.kill(int(worker), signal.SIGKILL)
     finish(thread)
+    assert set(os.listdir(where / "at_work")) > set(killed)  # others went on with the work
     assert offsets_in(spark, where) == list(range(RECORDS))
 
 
@@ -151,8 +144,8 @@ def test_a_driver_that_is_killed_between_write_and_commit_repeats_without_a_trac
 ):
     source = served.topic(*(b"%d" % i for i in range(1000)))
     target = served.topic()
-    where = str(tmp_path / "lake")
-    command = [sys.executable, "-c", DRIVER, served.url, source, target, where]
+    where = tmp_path / "lake"
+    command = [sys.executable, "-c", DRIVER, served.url, source, target, str(where)]
     died = subprocess.run([*command, "yes"], capture_output=True, timeout=200)
     assert died.returncode == -signal.SIGKILL, died.stderr
     assert len(served.payloads(target)) == 600

@@ -24,6 +24,7 @@ VALUE = {"name": "ann", "n": [1, 2.5, None, True]}
     ("wire", "payload", "expected"),
     [
         ("json", b' {"a": 1}', {"a": 1}),
+        ("native", b"[1]", [1]),
         ("t2", cbor2.dumps(VALUE), VALUE),
         ("t2", gzip.compress(cbor2.dumps(VALUE)), VALUE),
         ("t2", cbor2.dumps({"b": b"\xff", 1: "x"}), {"b": {"$base64": "/w=="}, "1": "x"}),

@@ -10,7 +10,16 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from polybus.model.journal import CALL_ID, CALL_NAME, REPLY_TAG, REQUEST_TAG, Row, encode_row
+from polybus.model.journal import (
+    CALL_ID,
+    CALL_NAME,
+    CALL_STATUS,
+    REPLY_TAG,
+    REQUEST_TAG,
+    Row,
+    encode_row,
+)
+from polybus.model.message import Status
 from polybus.model.record import NewRecord
 from polybus.spark.pipelines import (
     archive,
@@ -101,30 +110,33 @@ def test_edges_tell_who_calls_whom(rows):
     assert found[0].error_share == pytest.approx(1 / 101)
     assert found[0].rate == pytest.approx(101 / 70, abs=0.001)
     drawing = graph.draw(found)
-    assert drawing.count("<path d=") == 2 + 1
+    assert drawing.count("<path d=") == 2
     assert "shop → wallet/pay: 101 calls" in drawing
 
 
 def test_requests_meet_their_replies_or_stay_unanswered(spark):
-    def record(offset, seconds, tag, ident):
-        headers = {CALL_ID: ident, CALL_NAME: "calc/add"}
+    def record(offset, seconds, tag, ident, status="0"):
+        headers = {CALL_ID: ident, CALL_NAME: "calc/add", CALL_STATUS: status}
         return ("calls", offset, at(seconds), b"", tag, headers, b"xx")
 
     frame = spark.createDataFrame(
         [
             record(0, 0, REQUEST_TAG, "1"),
+            record(1, 0.1, REPLY_TAG, "1", None),  # more is to come
             record(1, 0.25, REPLY_TAG, "1"),
             record(2, 1, REQUEST_TAG, "2"),
             record(3, 2, REQUEST_TAG, "3"),
             record(4, 70, REPLY_TAG, "3"),
+            record(5, 70, REQUEST_TAG, "4"),
+            record(6, 71, REPLY_TAG, "4", str(int(Status.GONE))),
         ],
         RECORD,
     )
     joined = latency.join_replies(latency.requests(frame), latency.replies(frame), "1 minute")
     found = {row.id: row.duration_us for row in joined.collect()}
-    assert found == {"1": 250_000, "2": None, "3": None}
+    assert found == {"1": 250_000, "2": None, "3": None, "4": None}
     row = latency.latency(joined).collect()[0]
-    assert (row.name, row.requests, row.unanswered, row.p50_ms) == ("calc/add", 3, 2, 250.0)
+    assert (row.name, row.requests, row.unanswered, row.p50_ms) == ("calc/add", 4, 3, 250.0)
 
 
 def test_dead_letters_are_shown_by_cause_and_put_back_without_their_marks(spark):
@@ -144,7 +156,7 @@ def test_dead_letters_are_shown_by_cause_and_put_back_without_their_marks(spark)
     ]
     back = deadletters.to_requeue(frame, "headers['dead-cause'] = 'expired'").collect()
     assert [(r.topic, r.headers, bytes(r.payload)) for r in back] == [
-        ("orders", {"own": "1"}, b"x")
+        ("orders", {"own": "1", "requeued-from": "orders.dead@9"}, b"x")
     ]
 
 
@@ -252,12 +264,18 @@ def test_traffic_goes_to_the_lake_and_back_to_the_bus(served, bus, tmp_path):
     late = call(600, "a/b", "x", 1)
     topic = served.topic(*(encode_row(row) for row in [*JOURNAL, late]), b"junk")
     where = str(tmp_path / "lake")
+    before = served.end(traffic.TRAFFIC_TOPIC)
     traffic.run_traffic(bus, where, topic=topic)
-    windows = [json.loads(p) for p in served.payloads(traffic.TRAFFIC_TOPIC)]
+    windows = [json.loads(p) for p in served.payloads(traffic.TRAFFIC_TOPIC, before)]
     assert sum(w["calls"] for w in windows) == 102  # the last window is still open
     assert sum(row.calls for row in lake.read(bus.spark, where, "traffic").collect()) == 102
     refused = lake.read(bus.spark, where, "_rejected_journal").collect()
     assert [bytes(row.payload) for row in refused] == [b"junk"]
+
+    # The windows of noon are closed: a row of theirs changes nothing, and is told of.
+    served.bus.produce_many(topic, [encode_row(call(1, "a/b", "x", 1)), encode_row(late)])
+    assert traffic.run_traffic(bus, where, topic=topic).late == 1
+    assert sum(row.calls for row in lake.read(bus.spark, where, "traffic").collect()) == 102
 
 
 def test_latency_sends_unanswered_requests_to_their_topic(served, bus, tmp_path):
@@ -266,7 +284,8 @@ def test_latency_sends_unanswered_requests_to_their_topic(served, bus, tmp_path)
     time.sleep(0.6)  # a topic takes times from its declaration until now
 
     def record(tag, ident, ms):
-        return NewRecord(b"x", b"", tag, {CALL_ID: ident, CALL_NAME: "n"}, "", declared + ms)
+        headers = {CALL_ID: ident, CALL_NAME: "n", CALL_STATUS: "0"}
+        return NewRecord(b"x", b"", tag, headers, "", declared + ms)
 
     served.bus.produce_many(
         topic,
@@ -279,12 +298,14 @@ def test_latency_sends_unanswered_requests_to_their_topic(served, bus, tmp_path)
         ],
     )
     where = str(tmp_path / "lake")
+    before = served.end(latency.UNANSWERED_TOPIC)
     latency.run_latency(bus, topic, where, patience="100 milliseconds", lateness="0 seconds")
-    lost = [json.loads(payload)["id"] for payload in served.payloads(latency.UNANSWERED_TOPIC)]
+    unanswered = served.payloads(latency.UNANSWERED_TOPIC, before)
+    lost = [json.loads(payload)["id"] for payload in unanswered]
     assert lost == ["2"]
 
 
-def test_replay_and_requeue_publish_in_order_and_once(served, bus):
+def test_replay_publishes_in_order_and_once(served, bus):
     source, target = served.topic(*(b"%d" % i for i in range(40))), served.topic()
     waits: list[float] = []
     for _ in range(2):
@@ -293,17 +314,27 @@ def test_replay_and_requeue_publish_in_order_and_once(served, bus):
     assert served.payloads(target) == [b"%d" % i for i in range(10, 40)]
     assert len(waits) == 4
 
-    dead = served.topic(NewRecord(b"again", headers={"dead-topic": target, "dead-cause": "c"}))
-    for _ in range(2):
-        assert deadletters.requeue(bus, dead) == 1
-    assert served.payloads(target)[30:] == [b"again"]
+
+def test_a_letter_is_put_back_once_also_by_another_selection_and_beside_new_ones(served, bus):
+    target = served.topic()
+
+    def letter(text: bytes, cause: str, **more: str) -> NewRecord:
+        return NewRecord(text, headers={"dead-topic": target, "dead-cause": cause, **more})
+
+    dead = served.topic(letter(b"a", "expired"), letter(b"b", "attempts"), letter(b"c", "expired"))
+    expired = "headers['dead-cause'] = 'expired'"
+    assert [deadletters.requeue(bus, dead, expired) for _ in range(2)] == [2, 0]
+    # One that was put back, and died again.
+    served.bus.produce_many(dead, [letter(b"a", "attempts", **{"requeued-from": f"{dead}@0"})])
+    assert [deadletters.requeue(bus, dead) for _ in range(2)] == [2, 0]
+    assert served.payloads(target) == [b"a", b"c", b"b", b"a"]
 
 
 def test_the_report_is_one_page_that_needs_nothing_else(rows, tmp_path):
     figures = report.write_report(rows, tmp_path / "r.html", "A <title>", tmp_path / "png")
     page = (tmp_path / "r.html").read_text()
     assert figures.totals["rows"] == len(JOURNAL)
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 2 * 4  # for a desk and for a phone
     assert "A &lt;title&gt;" in page
     assert "timed out" in page
     for outside in ("<script", "<link", "src=", "@import"):

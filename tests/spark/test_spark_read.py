@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
+import polybus
 from polybus.model.record import NewRecord
+from tests.cli.processes import ANY_PORT, node
 
 
 def offsets(frame) -> list[int]:
@@ -101,6 +103,36 @@ def test_spark_sql_reads_a_view(served, spark):
         f"OPTIONS (url '{served.url}', topics '{topic}')"
     )
     assert spark.sql("SELECT count(*), max(offset) FROM records").collect()[0][:] == (7, 6)
+
+
+def test_executors_read_and_write_through_tls(secured, spark):
+    options = {"url": secured.url, **secured.options}
+    rows = spark.range(100, numPartitions=2).selectExpr("string(id) AS payload")
+    rows.write.format("polybus").options(**options, topic="t").mode("append").save()
+    assert offsets(spark.read.format("polybus").options(**options, topics="t").load()) == [
+        *range(100)
+    ]
+
+
+def test_a_wrong_token_ends_in_one_message_that_names_it(guarded, spark):
+    reader = spark.read.format("polybus").options(url=guarded, topics="t")
+    with pytest.raises(AnalysisException, match=r"option token: .* a token that nobody has"):
+        reader.option("token", "guess").load().count()
+
+
+def test_a_corrupt_chunk_ends_in_one_message_that_names_its_place(spark, tmp_path):
+    with node("--listen", ANY_PORT, "--data", str(tmp_path)) as (process, where):
+        with polybus.connect_sync(where[0]) as bus:
+            bus.produce_many("t", [b"payload that will be found"] * 100, create=True)
+        process.terminate()
+        process.wait()
+    for file in (tmp_path / "topics").rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes().replace(b"will be", b"WILL BE", 1))
+    with node("--listen", ANY_PORT, "--data", str(tmp_path)) as (_, where):
+        frame = spark.read.format("polybus").options(url=where[0], topics="t").load()
+        with pytest.raises(PythonException, match=r"corrupt chunk in .* at byte"):
+            frame.collect()
 
 
 @pytest.mark.parametrize(

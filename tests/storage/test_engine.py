@@ -18,6 +18,7 @@ from polybus.errors import (
 )
 from polybus.model.clock import ManualClock
 from polybus.model.record import NewRecord
+from polybus.storage import batches
 from tests.storage.client import begin, fetch_all, payloads, put, read_all
 from tests.storage.conftest import Opener
 
@@ -53,6 +54,31 @@ async def test_what_is_read_equals_what_was_put_in_tail_segment_and_after_restar
     engine = await opened()
     assert await read_all(engine, "t") == tail
     assert await fetch_all(engine, "t", 1) == tail
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+async def test_plain_payloads_get_their_offsets_between_other_records(opened: Opener, durability):
+    engine = await opened()
+    await engine.declare("t", TopicOptions(durability=durability))
+    stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    before = put(engine, "t", b"before")
+    assert engine.append_plain("t", [b"1", b"22", b""] * 50, lambda o, e: stored.set_result(o))
+    assert [await before, await stored] in ([0, 1], [150, 0])
+    assert await put(engine, "t", b"after") == 151
+    found = payloads(await read_all(engine, "t"))
+    assert sorted(found) == sorted([b"before", *[b"1", b"22", b""] * 50, b"after"])
+    await engine.stop()
+    assert payloads(await read_all(await opened(), "t")) == found
+
+
+async def test_plain_payloads_are_refused_as_others_are(opened: Opener):
+    engine = await opened()
+    await engine.declare("t", TopicOptions())
+    with pytest.raises(NoSuchTopic):
+        engine.append_plain("nobody", [b"x"], lambda offset, error: None)
+    with pytest.raises(LimitExceeded):
+        engine.append_plain("t", [bytes(9000)] * 2, lambda offset, error: None)
+    assert engine.topic("t").end == 0
 
 
 async def test_a_read_across_segments_and_tail_is_whole(opened: Opener):
@@ -161,6 +187,57 @@ async def test_a_commit_stores_records_and_moves_groups_together(opened: Opener)
     engine = await opened()
     assert engine.groups("a") == [expected]
     assert payloads(await read_all(engine, "b")) == [b"1", b"2", b"3"]
+
+
+async def test_moves_nobody_waits_for_share_a_commit(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+):
+    engine = await opened()
+    await engine.declare("t", TopicOptions())
+    await put(engine, "t", *[b"x"] * 100)
+    await engine.save_group("t", GroupState("g", {}, 0))
+    monkeypatch.setattr(batches, "LOOSE_S", 3600)
+    before = engine._intake.sequence
+    for floor in range(1, 51):
+        engine.move(Move("t", "g", floor))
+        await asyncio.sleep(0)
+    assert engine._intake.sequence == before
+    await put(engine, "t", b"y")
+    assert engine._intake.sequence == before + 1
+    assert engine.groups("t")[0].floor == 50
+
+
+async def test_a_move_that_gets_no_company_goes_alone(opened: Opener, unit: float):
+    engine = await opened()
+    await engine.declare("t", TopicOptions())
+    await put(engine, "t", b"x")
+    await engine.save_group("t", GroupState("g", {}, 0))
+    engine.move(Move("t", "g", 1))
+    for _ in range(200):
+        if engine.groups("t")[0].floor:
+            break
+        await asyncio.sleep(0.01 * unit)
+    assert engine.groups("t")[0].floor == 1
+
+
+async def test_a_move_goes_with_the_next_record_and_is_never_left_behind(opened: Opener):
+    engine = await opened()
+    await engine.declare("t", TopicOptions())
+    await put(engine, "t", *[b"x"] * 9)
+    await engine.save_group("t", GroupState("g", {}, 0))
+    engine.move(Move("t", "g", 3))
+    await put(engine, "t", b"y")
+    assert engine.groups("t")[0].floor == 3
+    engine.move(Move("t", "g", 4))
+    await engine.move_all()
+    assert engine.groups("t")[0].floor == 4
+    engine._intake.pause()  # as when the mover is far behind
+    engine.move(Move("t", "g", 5))
+    await engine.declare("u", TopicOptions())
+    assert engine.groups("t")[0].floor == 5
+    engine.move(Move("t", "g", 6))
+    await engine.stop()
+    assert (await opened()).groups("t")[0].floor == 6
 
 
 async def test_a_commit_with_an_unknown_part_stores_nothing(opened: Opener):

@@ -95,3 +95,25 @@ async def test_closing_all_cuts_who_does_not_take_its_last_words(connections, mo
     assert not peer.tap.waiting
     peer.settle()
     assert connections.ended == {"enough": 1}
+
+
+def test_ticks_in_parts_reach_every_session_once_a_round(connections, clock):
+    sessions = [connect(connections)[1] for _ in range(25)]
+    most = 0
+    for part in range(10):
+        before = sum(session.ticks for session in sessions)
+        connections.tick(clock.advance(0.1), part, 10)
+        most = max(most, sum(session.ticks for session in sessions) - before)
+    assert [session.ticks for session in sessions] == [1] * 25
+    assert most == 3
+
+
+def test_who_went_in_the_middle_of_a_round_gets_no_tick(connections, clock):
+    peers = [connect(connections) for _ in range(4)]
+    connections.tick(clock.advance(0.1), 0, 2)
+    ticked = {session for _peer, session in peers if session.ticks}
+    for peer, session in peers:
+        if session not in ticked:
+            peer.hang_up()
+    connections.tick(clock.advance(0.1), 1, 2)
+    assert len(ticked) == sum(session.ticks for _peer, session in peers) == 2

@@ -6,7 +6,7 @@ import pytest
 
 from polybus.model.clock import ManualClock
 from polybus.transports.connection import Connection, Connections
-from polybus.transports.outbox import Bounds, Budget, Outbox
+from polybus.transports.outbox import Bounds, Budget, Outbox, Pause
 from tests.protocols.wiretap import Peer
 
 BOUNDS = Bounds(pending_bytes=1000, share_bytes=300, high_water=100, write_timeout=5)
@@ -197,4 +197,20 @@ def test_reading_is_paused_and_resumed_once(peer):
     outbox.pause_reading()
     assert not peer.tap.reading
     outbox.resume_reading()
+    assert peer.tap.reading
+
+
+def test_reading_goes_on_only_when_no_reason_against_it_is_left(peer):
+    outbox = peer.connection.outbox
+    outbox.pause_reading(Pause.SESSION)
+    peer.tap.stuck = True
+    outbox.write(bytes(101))
+    outbox.write(bytes(301))
+    outbox.throttle(True)
+    assert outbox.paused == Pause.SESSION | Pause.UNREAD | Pause.RATE
+    peer.tap.stuck = False
+    outbox.drained()
+    outbox.throttle(False)
+    assert not peer.tap.reading
+    outbox.resume_reading(Pause.SESSION)
     assert peer.tap.reading

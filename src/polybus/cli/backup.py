@@ -20,7 +20,7 @@ Copy = Callable[[Path, Path, Callable[[int, int], None]], Backup]
 FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(short_help="Copy a data folder while its node goes on.")
 @click.argument("data", type=FOLDER)
 @click.argument("target", type=FOLDER)
 @json_option
@@ -29,7 +29,7 @@ def backup(data: Path, target: Path, as_json: bool) -> None:
     _copy(back_up, data, target, as_json)
 
 
-@click.command()
+@click.command(short_help="Make a data folder of a backup.")
 @click.argument("source", type=FOLDER)
 @click.argument("data", type=FOLDER)
 @json_option

@@ -104,7 +104,7 @@ def pub(name: str | None, acks: str, **flags: Any) -> None:
     _measure(body, **flags)
 
 
-@bench.command("sub")
+@bench.command("sub", short_help="How long messages are on their way.")
 @click.option("--name", help="What to subscribe to [default: a name of its own].")
 @load_options
 @url_option
@@ -132,7 +132,7 @@ def call(service: str | None, **flags: Any) -> None:
     _measure(body, **flags)
 
 
-@bench.command("durable")
+@bench.command("durable", short_help="Store records, then consume them.")
 @click.option("--topic", help="Where to store [default: a topic of its own, removed at the end].")
 @click.option("--create", is_flag=True, help="Declare --topic if it is missing.")
 @click.option("--purge", is_flag=True, help="Drop all records of --topic first.")

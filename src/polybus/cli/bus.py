@@ -78,7 +78,7 @@ def header_option(verb: F) -> F:
         multiple=True,
         metavar="KEY=VALUE",
         callback=parse,
-        help="Repeatable.",
+        help="A header to send along; repeatable.",
     )(verb)
 
 

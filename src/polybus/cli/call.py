@@ -22,7 +22,7 @@ from polybus.cli.output import json_option
 from polybus.client import Message
 
 
-@click.command()
+@click.command(short_help="Call a service and print its reply.")
 @click.argument("name")
 @click.argument("body", required=False)
 @click.option("--stream", is_flag=True, help="Print the parts of the reply as they come.")
@@ -55,10 +55,10 @@ def call(
     run(verb())
 
 
-@click.command()
+@click.command(short_help="Answer calls to a name.")
 @click.argument("name")
 @click.argument("body", required=False)
-@click.option("--count", type=int, help="End after so many calls.")
+@click.option("--count", metavar="N", type=int, help="End after so many calls.")
 @url_option
 @json_option
 def reply(name: str, body: str | None, count: int | None, url: str | None, as_json: bool) -> None:

@@ -17,7 +17,7 @@ def config() -> None:
     """Look at the configuration."""
 
 
-@config.command("show")
+@config.command("show", short_help="Print every setting and its origin.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="TOML file to read.")
 @json_option
 def show(file: Path | None, as_json: bool) -> None:

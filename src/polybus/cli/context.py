@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 import polybus
 from polybus.cli.contexts import Contexts, read_contexts, write_contexts
-from polybus.cli.output import json_option, print_table
+from polybus.cli.output import json_option, print_done, print_table
 from polybus.errors import ConfigError
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -41,7 +41,8 @@ def context() -> None:
 @click.argument("name")
 @click.argument("url")
 @click.option("--use", "use_it", is_flag=True, help="Use it from now on.")
-def add(name: str, url: str, use_it: bool) -> None:
+@json_option
+def add(name: str, url: str, use_it: bool, as_json: bool) -> None:
     """Save URL as NAME, in place of an older one. Nothing is connected."""
     if not NAME.fullmatch(name):
         raise click.BadParameter(f"{name!r} is not made of letters, digits and . _ -")
@@ -51,17 +52,22 @@ def add(name: str, url: str, use_it: bool) -> None:
     if use_it:
         contexts.current = name
     write_contexts(os.environ, contexts)
-    click.echo(f"saved {name}" + (", in use" if contexts.current == name else ""))
+    used = contexts.current == name
+    print_done(
+        f"saved {name}" + (", in use" if used else ""), as_json, name=name, url=url, use=used
+    )
 
 
 @context.command("use")
 @click.argument("name", type=ContextName())
-def use(name: str) -> None:
+@json_option
+def use(name: str, as_json: bool) -> None:
     """Talk to NAME from now on."""
     contexts = _with(name)
     contexts.current = name
     write_contexts(os.environ, contexts)
-    click.echo(f"using {name}: {contexts.urls[name]}")
+    url = contexts.urls[name]
+    print_done(f"using {name}: {url}", as_json, name=name, url=url, use=True)
     if os.environ.get("POLYBUS_URL"):
         click.echo("POLYBUS_URL is set and wins over it", err=True)
 
@@ -82,14 +88,15 @@ def ls(as_json: bool) -> None:
 
 @context.command("rm")
 @click.argument("name", type=ContextName())
-def rm(name: str) -> None:
+@json_option
+def rm(name: str, as_json: bool) -> None:
     """Forget NAME; if it was in use, none is."""
     contexts = _with(name)
     del contexts.urls[name]
     if contexts.current == name:
         contexts.current = ""
     write_contexts(os.environ, contexts)
-    click.echo(f"removed {name}")
+    print_done(f"removed {name}", as_json, removed=name)
 
 
 def _with(name: str) -> Contexts:

@@ -15,7 +15,7 @@ from polybus.server.load import load
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@click.command()
+@click.command(short_help="Check whether this machine is fit for a node.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="TOML file to read.")
 @click.option("--listen", multiple=True, metavar="URL", help="As for `serve`; repeatable.")
 @click.option("--data", metavar="DIR", help="As for `serve`.")

@@ -10,7 +10,7 @@ import msgspec
 import polybus
 from polybus.cli.bus import run, url_option
 from polybus.cli.durable import Moment, need_yes, print_fields, yes_option
-from polybus.cli.output import json_option, print_json, print_table
+from polybus.cli.output import json_option, print_done, print_json, print_table
 from polybus.core.group_options import BEGINNING, END, GroupInfo, Start
 
 
@@ -86,7 +86,7 @@ def _print_group(info: GroupInfo, as_json: bool) -> None:
 @group.command("reset")
 @click.argument("topic")
 @click.argument("name", metavar="GROUP")
-@click.option("--to", metavar="OFFSET", help="`beginning`, `end` or an offset.")
+@click.option("--to", metavar="OFFSET", help="To the `beginning`, the `end` or an offset.")
 @click.option("--msgid", default="", help="With an offset: the id the record there must have.")
 @click.option("--time", "time_ms", type=Moment(), help="To the first record of this time or later.")
 @click.option("--copy", "other", metavar="GROUP", help="To where another group is.")
@@ -133,13 +133,14 @@ def _start(to: str | None, msgid: str, time_ms: int | None, other: str | None) -
 @click.argument("name", metavar="GROUP")
 @yes_option
 @url_option
-def rm(topic: str, name: str, yes: bool, url: str | None) -> None:
+@json_option
+def rm(topic: str, name: str, yes: bool, url: str | None, as_json: bool) -> None:
     """Forget a group and its position; its members are told."""
     need_yes(yes, f"Forget the group {name} on the topic {topic}?")
 
     async def verb() -> None:
         async with polybus.connect(url) as bus:
             await bus.remove_group(topic, name)
-        click.echo(f"removed {name} on {topic}")
+        print_done(f"removed {name} on {topic}", as_json, topic=topic, removed=name)
 
     run(verb())

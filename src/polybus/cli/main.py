@@ -26,26 +26,35 @@ from polybus.errors import ConfigError, NotReachable, PolybusError, Refused, Tim
 # `polybus version` does not pay for what `polybus serve` needs.
 VERBS: Final = {
     "serve": ("serve", "serve"),
+    "node": ("node", "node"),
+    "top": ("top", "top"),
+    "doctor": ("doctor", "doctor"),
+    "config": ("config", "config"),
     "call": ("call", "call"),
     "reply": ("call", "reply"),
     "pub": ("pub", "pub"),
     "sub": ("pub", "sub"),
+    "service": ("service", "service"),
     "topic": ("topic", "topic"),
     "group": ("group", "group"),
     "backup": ("backup", "backup"),
     "restore": ("backup", "restore"),
-    "service": ("service", "service"),
+    "pipeline": ("pipeline", "pipeline"),
     "t2": ("t2", "t2"),
     "twin": ("twin", "twin"),
-    "pipeline": ("pipeline", "pipeline"),
+    "bench": ("bench", "bench"),
     "context": ("context", "context"),
     "completion": ("completion", "completion"),
-    "bench": ("bench", "bench"),
-    "top": ("top", "top"),
-    "doctor": ("doctor", "doctor"),
-    "config": ("config", "config"),
     "errors": ("errors", "errors"),
     "version": ("version", "version"),
+}
+# The first verb of each part of the list that `polybus --help` prints.
+HEADINGS: Final = {
+    "serve": "A node",
+    "call": "Calls and publications",
+    "topic": "Durable topics",
+    "t2": "Other wires",
+    "bench": "Tools",
 }
 
 EXIT_CODES: Final[tuple[tuple[type[PolybusError], int], ...]] = (
@@ -70,11 +79,37 @@ class Verbs(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        limit = formatter.width - 6 - max(map(len, VERBS))
+        parts: dict[str, list[tuple[str, str]]] = {}
+        heading = ""
+        for name in VERBS:
+            heading = HEADINGS.get(name, heading)
+            command = self.get_command(ctx, name)
+            assert command is not None
+            row = (name, command.get_short_help_str(limit))
+            parts.setdefault(heading, []).append(row)
+        for heading, rows in parts.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows, col_max=max(map(len, VERBS)))
+
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="polybus")
 def polybus() -> None:
-    """One message bus that speaks the wires of five."""
+    """One message bus that speaks the wires of five.
+
+    `polybus serve` runs a node; the other verbs talk to one: by --url, else POLYBUS_URL, else the context in use, else
+    at this machine's port 15555. BODY is sent as it is, `-` reads it from stdin. --json prints JSON.
+
+    \b
+    polybus reply demo/hello world &                 answer calls to demo/hello
+    polybus call demo/hello                          call it
+    echo tea | polybus pub orders --topic --create    store a record
+    polybus topic tail orders --follow               and watch them come
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 nobody is there, 4 refused, 5 timed out.
+    """
 
 
 def exit_code(error: PolybusError) -> int:

@@ -29,6 +29,14 @@ def print_json_line(value: object) -> None:
     click.echo(msgspec.json.encode(value))
 
 
+def print_done(text: str, as_json: bool, **fields: object) -> None:
+    """That something was done: a sentence, or what it was done to."""
+    if as_json:
+        print_json(fields)
+    else:
+        click.echo(text)
+
+
 def print_table(rows: Sequence[dict[str, object]], as_json: bool) -> None:
     """Rows under their keys as headings, aligned; nothing at all when there are none."""
     if as_json:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from polybus.cli.bus import url_option
 from polybus.cli.output import json_option, print_json, print_table
 from polybus.errors import ALL as ERRORS
 from polybus.errors import ConfigError, PolybusError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from polybus.spark.pipelines.running import Bus, Watch
 
 F = TypeVar("F", bound=Callable[..., Any])
-DEFAULT_URL: Final = "polybus://127.0.0.1:15555"
 OWN_ERROR: Final = re.compile(
     r"^polybus\.errors\.(" + "|".join(error.__name__ for error in ERRORS) + r"): (.*)$", re.M
 )
@@ -34,9 +34,7 @@ def common(command: F) -> F:
     """The options that every pipeline has."""
     for option in reversed(
         (
-            click.option(
-                "--url", envvar="POLYBUS_URL", default=DEFAULT_URL, help="Node to work with."
-            ),
+            url_option,
             click.option(
                 "--token",
                 envvar="POLYBUS_TOKEN",
@@ -66,7 +64,7 @@ def once_option(command: F) -> F:
 
 
 @contextmanager
-def session(name: str, url: str, token: str, master: str | None) -> Iterator[Bus]:
+def session(name: str, url: str | None, token: str, master: str | None) -> Iterator[Bus]:
     """A Spark session for one pipeline; what polybus raised inside Spark comes out as itself."""
     try:
         from polybus.spark.pipelines.running import Bus
@@ -77,7 +75,7 @@ def session(name: str, url: str, token: str, master: str | None) -> Iterator[Bus
     spark = start(f"polybus {name}", master)
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        yield Bus(spark, url, token)
+        yield Bus(spark, url or "", token)
     except PolybusError:
         raise
     except Exception as exc:
@@ -90,7 +88,8 @@ def own_error(exc: Exception) -> PolybusError:
     """The polybus error that a Spark error tells of, or the first line of what it says."""
     found = OWN_ERROR.findall(str(exc))
     if not found:
-        return PolybusError(f"Spark failed: {str(exc).strip().splitlines()[0][:500]}")
+        first = str(exc).strip().partition("\n")[0] or type(exc).__name__
+        return PolybusError(f"Spark failed: {first[:500]}")
     name, text = found[-1]
     cls = next(error for error in ERRORS if error.__name__ == name)
     error = cls.__new__(cls)
@@ -151,7 +150,7 @@ def archive(
     parse: bool,
     delta: bool,
     max_rows: int,
-    url: str,
+    url: str | None,
     token: str,
     master: str | None,
     as_json: bool,
@@ -169,7 +168,7 @@ def archive(
 @pipeline.command()
 @lake_option
 @common
-def compact(lake: str, url: str, token: str, master: str | None, as_json: bool) -> None:
+def compact(lake: str, url: str | None, token: str, master: str | None, as_json: bool) -> None:
     """Merge the small files of a lake."""
     with session("compact", url, token, master) as bus:
         from polybus.spark.pipelines.archive import compact as run
@@ -191,7 +190,7 @@ def traffic(
     topic: str,
     window: str,
     lateness: str,
-    url: str,
+    url: str | None,
     token: str,
     master: str | None,
     as_json: bool,
@@ -200,10 +199,10 @@ def traffic(
     with session("traffic", url, token, master) as bus, watching("traffic") as watch:
         from polybus.spark.pipelines.traffic import run_traffic
 
-        rows = run_traffic(
+        done = run_traffic(
             bus, lake, topic=topic, window=window, lateness=lateness, once=once, watch=watch
         )
-    say({"rows": rows}, as_json)
+    say({"rows": done.rows, "late": done.late}, as_json)
 
 
 @pipeline.command()
@@ -219,7 +218,7 @@ def latency(
     lake: str,
     once: bool,
     patience: str,
-    url: str,
+    url: str | None,
     token: str,
     master: str | None,
     as_json: bool,
@@ -231,11 +230,8 @@ def latency(
         from polybus.spark.pipelines.latency import run_latency
 
         run_latency(bus, topics, lake, patience=patience, once=once, watch=watch)
-        found = [
-            row.asDict()
-            for row in measure(read(bus.spark, lake, "calls")).orderBy("name").collect()
-        ]
-    print_table(found, as_json)
+        found = measure(read(bus.spark, lake, "calls")).orderBy("name").collect()
+    show(found, as_json)
 
 
 @pipeline.command()
@@ -243,7 +239,7 @@ def latency(
 @click.option("--svg", type=click.Path(path_type=Path), help="Also draw it into this file.")
 @common
 def graph(
-    topic: str, svg: Path | None, url: str, token: str, master: str | None, as_json: bool
+    topic: str, svg: Path | None, url: str | None, token: str, master: str | None, as_json: bool
 ) -> None:
     """Show who calls whom, across systems."""
     with session("graph", url, token, master) as bus:
@@ -253,11 +249,11 @@ def graph(
         found = edges(journal_rows(bus.read(topic))).collect()
         if svg is not None:
             svg.write_text(draw(found), encoding="utf-8")
-    print_table([row.asDict() for row in found], as_json)
+    show(found, as_json)
 
 
 @pipeline.command()
-@click.argument("topics", default="*.dead")
+@click.argument("topics", default="")
 @click.option("--samples", default=3, show_default=True)
 @click.option("--requeue", is_flag=True, help="Put them back into the topics they came from.")
 @click.option("--where", default="", help="SQL condition on the letters that are put back.")
@@ -267,24 +263,24 @@ def deadletters(
     samples: int,
     requeue: bool,
     where: str,
-    url: str,
+    url: str | None,
     token: str,
     master: str | None,
     as_json: bool,
 ) -> None:
-    """Show dead letters in TOPICS by cause."""
+    """Show dead letters in TOPICS by cause.
+
+    Without TOPICS those of all topics are shown, which lie in topics that end in .dead.
+    """
     with session("deadletters", url, token, master) as bus:
         from polybus.spark.pipelines.deadletters import requeue as put_back
         from polybus.spark.pipelines.deadletters import run_deadletters
 
         if requeue:
-            say(
-                {"requeued": sum(put_back(bus, topic, where) for topic in topics.split(","))},
-                as_json,
-            )
+            say({"requeued": put_back(bus, topics, where)}, as_json)
             return
-        found = [row.asDict() for row in run_deadletters(bus, topics, samples).collect()]
-    print_table(found, as_json)
+        found = run_deadletters(bus, topics, samples).collect()
+    show(found, as_json)
 
 
 @pipeline.command()
@@ -308,7 +304,7 @@ def replay(
     where: str,
     rate: float,
     run: str,
-    url: str,
+    url: str | None,
     token: str,
     master: str | None,
     as_json: bool,
@@ -344,7 +340,7 @@ def report(
     until: str,
     title: str,
     png: Path | None,
-    url: str,
+    url: str | None,
     token: str,
     master: str | None,
     as_json: bool,
@@ -358,6 +354,20 @@ def report(
         rows = journal_rows(select(bus.read(topic), since, until)).persist()
         figures = write_report(rows, file, title, png)
     say({"rows": figures.totals["rows"], "file": str(file)}, as_json)
+
+
+def show(rows: Iterable[Any], as_json: bool) -> None:
+    """Rows of Spark as a table, with numbers that can be read."""
+    found = [row.asDict() for row in rows]
+    if not as_json:
+        found = [
+            {
+                key: round(value, 4) if isinstance(value, float) else value
+                for key, value in row.items()
+            }
+            for row in found
+        ]
+    print_table(found, as_json)
 
 
 def say(found: dict[str, object], as_json: bool) -> None:

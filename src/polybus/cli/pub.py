@@ -21,7 +21,7 @@ from polybus.cli.produce import Stored, produce_lines
 from polybus.model.record import NewRecord
 
 
-@click.command()
+@click.command(short_help="Publish to subscribers, or store in a topic.")
 @click.argument("name")
 @click.argument("body", required=False)
 @click.option(
@@ -46,7 +46,10 @@ def pub(
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Publish BODY (`-` reads stdin) to everybody who has subscribed to NAME, or store it."""
+    """Publish BODY (`-` reads stdin) to everybody who has subscribed to NAME.
+
+    With --topic it is stored in a durable topic instead: BODY as one record, or without BODY each line of stdin.
+    """
     if topic:
         template = NewRecord(b"", key.encode(), tag, headers)
         run(_store(Stored(name), body, template, create, url, as_json))
@@ -91,9 +94,9 @@ async def _store(
             click.echo(f"stored {stored.records} records in {stored.topic}")
 
 
-@click.command()
+@click.command(short_help="Print what is published.")
 @click.argument("pattern")
-@click.option("--count", type=int, help="End after so many messages.")
+@click.option("--count", metavar="N", type=int, help="End after so many messages.")
 @url_option
 @json_option
 def sub(pattern: str, count: int | None, url: str | None, as_json: bool) -> None:

@@ -1,8 +1,8 @@
 """`polybus serve`: runs a node until it is told to stop.
 
-Invariant: stdout gets one line `listening ADDRESS` per listener, what the wires have to add (`redis
-ADDRESS` of a twin), and then `ready`, once all of them accept; programs that start a node wait for
-that line.
+Invariant: stdout gets one line `listening ADDRESS` per listener, what there is to add (`redis ADDRESS`
+of a twin, `policy …` where strangers can reach the node), and then `ready`, once all of them accept;
+programs that start a node wait for that line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
@@ -22,9 +24,23 @@ from polybus.server.load import load
 from polybus.server.log import set_up_logging
 from polybus.server.malloc import tune_malloc
 from polybus.server.node import Node
+from polybus.server.reload import Reload
+
+# Which setting each flag stands for.
+SETTINGS_OF_FLAGS: Final = {
+    "listen": "listen",
+    "data": "data",
+    "advertise": "zbus.advertise",
+    "tracker": "zbus.trackers",
+    "twin": "rmb.twin",
+    "key_file": "rmb.key_file",
+    "key_type": "rmb.key_type",
+    "twins": "rmb.twins",
+    "redis": "rmb.redis",
+}
 
 
-@click.command()
+@click.command(short_help="Run a node until SIGTERM or Ctrl-C.")
 @click.option("--listen", multiple=True, metavar="URL", help="Address to listen on; repeatable.")
 @click.option("--data", metavar="DIR", help="Folder of the durable topics.")
 @click.option("--advertise", metavar="HOST:PORT", help="What Zbus clients are told to connect to.")
@@ -36,34 +52,25 @@ from polybus.server.node import Node
 @click.option("--key-type", metavar="TYPE", help="sr25519 (the default) or ed25519.")
 @click.option("--twins", metavar="FILE", help="Directory of all twins: TOML, JSON or a URL.")
 @click.option("--redis", metavar="URL", help="Redis of the twin's clients [default: embedded].")
-@click.option("--config", "file", type=click.Path(path_type=Path), help="TOML file to read.")
+@click.option(
+    "--config", "file", type=click.Path(path_type=Path), metavar="FILE", help="TOML file to read."
+)
 @click.option("--check", is_flag=True, help="Check the configuration and exit.")
-def serve(
-    listen: tuple[str, ...],
-    data: str | None,
-    advertise: str | None,
-    tracker: tuple[str, ...],
-    twin: int | None,
-    key_file: str | None,
-    key_type: str | None,
-    twins: str | None,
-    redis: str | None,
-    file: Path | None,
-    check: bool,
-) -> None:
-    """Run a node until SIGTERM or Ctrl-C, which let what is in flight finish first."""
-    flags = {
-        "listen": listen or None,
-        "data": data,
-        "zbus.advertise": advertise,
-        "zbus.trackers": tracker or None,
-        "rmb.twin": twin,
-        "rmb.key_file": key_file,
-        "rmb.key_type": key_type,
-        "rmb.twins": twins,
-        "rmb.redis": redis,
+def serve(file: Path | None, check: bool, **flags: Any) -> None:
+    """Run a node until SIGTERM or Ctrl-C, which let what is in flight finish first.
+
+    Settings come from the file, from variables and from flags; the later of these wins. `polybus config show` prints
+    what is in force and why. SIGHUP reads them again and takes over [policy] and the level of the log.
+    """
+    # A flag that may be repeated and was not given is an empty tuple; an empty text is a value.
+    given = {
+        SETTINGS_OF_FLAGS[flag]: None if value == () else value for flag, value in flags.items()
     }
-    config = load(file, os.environ, flags).config
+
+    def read() -> Config:
+        return load(file, os.environ, given).config
+
+    config = read()
     if check:
         Node(config)
         click.echo("configuration is good")
@@ -71,15 +78,16 @@ def serve(
     set_up_logging(config.log)
     tune_malloc()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(config))
+        runner.run(_serve(config, read))
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config, read: Callable[[], Config]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     node = Node(config)
+    loop.add_signal_handler(signal.SIGHUP, Reload(node, read))
     try:
         await node.start()
     except StorageError as exc:

@@ -64,7 +64,7 @@ def t2() -> None:
 address_argument = click.argument("address", type=BusAddress(), required=False)
 
 
-@t2.command()
+@t2.command(short_help="Run a bus on all ADDRESSES.")
 @click.argument("addresses", type=BusAddress(), nargs=-1)
 @click.option("--unix", "sockets", multiple=True, metavar="NAME", help="Unix socket; repeatable.")
 @click.option("--tcp", "ports", multiple=True, metavar="ADDR", help="HOST:PORT; repeatable.")

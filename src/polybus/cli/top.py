@@ -219,7 +219,7 @@ def fields_of(shown: View) -> dict[str, object]:
     return {"wires": wires, "services": shown.services, "topics": shown.topics}
 
 
-@click.command()
+@click.command(short_help="Show a node as it works, live.")
 @click.option(
     "--interval", type=Duration(), default="1s", show_default=True, help="Between two looks."
 )

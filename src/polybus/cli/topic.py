@@ -23,7 +23,13 @@ from polybus.cli.durable import (
     show_time,
     yes_option,
 )
-from polybus.cli.output import json_option, print_json, print_json_line, print_table
+from polybus.cli.output import (
+    json_option,
+    print_done,
+    print_json,
+    print_json_line,
+    print_table,
+)
 from polybus.client import Bus
 from polybus.core.engine import TopicInfo
 from polybus.errors import Conflict, NoSuchTopic
@@ -45,7 +51,9 @@ def options_of_a_topic(verb: F) -> F:
     for option in (
         click.option("--dedup-ids", type=int, help="Ids remembered to find repeats."),
         click.option("--dedup", "dedup_ms", type=MILLISECONDS, help="How long ids are remembered."),
-        click.option("--compression", type=click.Choice(["none", "zlib"])),
+        click.option(
+            "--compression", type=click.Choice(["none", "zlib"]), help="Of payloads on disk."
+        ),
         click.option(
             "--durability",
             type=click.Choice(["sync", "os"]),
@@ -57,7 +65,9 @@ def options_of_a_topic(verb: F) -> F:
             help="Drop what every group has passed.",
         ),
         click.option("--retain-bytes", type=BYTES, help="Keep so much; 0 is all."),
-        click.option("--retain", "retain_ms", type=MILLISECONDS, help="Keep so long; 0 is ever."),
+        click.option(
+            "--retain", "retain_ms", type=MILLISECONDS, help="Keep so long; 0 is for ever."
+        ),
     ):
         verb = option(verb)
     return verb
@@ -174,14 +184,15 @@ def edit(name: str, url: str | None, as_json: bool, **options: Any) -> None:
 @click.argument("name")
 @yes_option
 @url_option
-def rm(name: str, yes: bool, url: str | None) -> None:
+@json_option
+def rm(name: str, yes: bool, url: str | None, as_json: bool) -> None:
     """Remove a topic with its records and groups."""
     need_yes(yes, f"Remove the topic {name} with all its records?")
 
     async def verb() -> None:
         async with polybus.connect(url) as bus:
             await bus.remove_topic(name)
-        click.echo(f"removed {name}")
+        print_done(f"removed {name}", as_json, removed=name)
 
     run(verb())
 
@@ -190,22 +201,33 @@ def rm(name: str, yes: bool, url: str | None) -> None:
 @click.argument("name")
 @yes_option
 @url_option
-def empty(name: str, yes: bool, url: str | None) -> None:
+@json_option
+def empty(name: str, yes: bool, url: str | None, as_json: bool) -> None:
     """Drop all records of a topic; offsets go on."""
     need_yes(yes, f"Drop all records of the topic {name}?")
 
     async def verb() -> None:
         async with polybus.connect(url) as bus:
             await bus.empty_topic(name)
-        click.echo(f"emptied {name}")
+        print_done(f"emptied {name}", as_json, emptied=name)
 
     run(verb())
 
 
 @topic.command("tail")
 @click.argument("name")
-@click.option("-n", "--last", type=click.IntRange(0), default=10, show_default=True)
-@click.option("--from", "start", type=click.IntRange(0), help="From this offset on.")
+@click.option(
+    "-n",
+    "--last",
+    metavar="N",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="How many.",
+)
+@click.option(
+    "--from", "start", metavar="OFFSET", type=click.IntRange(0), help="From this offset on."
+)
 @click.option("--since", type=Moment(), help="From this time on.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @url_option
@@ -266,7 +288,7 @@ def _print_records(records: Iterable[Record], as_json: bool) -> None:
         click.echo(f"{record.offset} {show_time(record.time_ms)}{marks}{headers} {body}")
 
 
-@topic.command("verify")
+@topic.command("verify", short_help="Check a data folder that no node uses.")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default="polybus-data")
 @json_option
 @click.pass_context

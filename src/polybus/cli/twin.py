@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -14,14 +16,15 @@ from polybus.client.bus import Bus
 from polybus.errors import ConfigError
 from polybus.server.load import load
 
-try:
-    from polybus.client.rmb import RmbLink
-    from polybus.protocols.rmb.keys import encode_account
-    from polybus.protocols.rmb.names import PING
-    from polybus.protocols.rmb.resp import parse_redis_url
-    from polybus.protocols.rmb.twins import parse_directory
-except ModuleNotFoundError as exc:
-    raise ConfigError(f"twins need {exc.name}: pip install 'polybus[rmb]'") from exc
+
+@contextmanager
+def of_the_extra() -> Iterator[None]:
+    """Imports that need `polybus[rmb]`; done where they are used, since `polybus --help` lists this verb everywhere."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        raise ConfigError(f"twins need {exc.name}: pip install 'polybus[rmb]'") from exc
+
 
 redis_option = click.option(
     "--redis",
@@ -56,6 +59,9 @@ def twin() -> None:
 @json_option
 def ls(twins: str | None, as_json: bool) -> None:
     """List the twins of a directory file."""
+    with of_the_extra():
+        from polybus.protocols.rmb.keys import encode_account
+        from polybus.protocols.rmb.twins import parse_directory
     source = twins or load(None, os.environ).config.rmb.twins
     if not source or "://" in source:
         raise ConfigError("a directory file is needed: --twins FILE")
@@ -77,11 +83,15 @@ def ls(twins: str | None, as_json: bool) -> None:
 
 
 def open_bus(redis: str) -> Bus:
+    """A bus at the Redis of a twin."""
+    with of_the_extra():
+        from polybus.client.rmb import RmbLink
+        from polybus.protocols.rmb.resp import parse_redis_url
     url = parse_redis_url(redis)
     return Bus(lambda: RmbLink(url), redis)
 
 
-@twin.command("call")
+@twin.command("call", short_help="Ask twins and print their replies.")
 @click.argument("twins", type=Twins())
 @click.argument("command")
 @click.argument("body", required=False)
@@ -91,7 +101,7 @@ def open_bus(redis: str) -> Bus:
 def call(
     twins: list[int], command: str, body: str | None, redis: str, timeout: float, as_json: bool
 ) -> None:
-    """Ask TWINS (a number, or some with commas) for COMMAND with BODY and print their replies."""
+    """Ask TWINS (a number, or some with commas) for COMMAND with BODY (`-` reads stdin) and print their replies."""
     payload = body_of(body)
 
     async def verb() -> None:
@@ -102,7 +112,7 @@ def call(
     run(verb())
 
 
-@twin.command("ping")
+@twin.command("ping", short_help="Measure the way to a twin and back.")
 @click.argument("number", type=int)
 @click.option("--count", type=int, default=3, show_default=True, help="How many times.")
 @redis_option
@@ -110,6 +120,8 @@ def call(
 @json_option
 def ping(number: int, count: int, redis: str, timeout: float, as_json: bool) -> None:
     """Measure the way to the twin NUMBER and back; it has to be a polybus too."""
+    with of_the_extra():
+        from polybus.protocols.rmb.names import PING
 
     async def verb() -> None:
         async with open_bus(redis) as bus:

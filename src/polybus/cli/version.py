@@ -23,7 +23,7 @@ def compiled_modules() -> list[str]:
     )
 
 
-@click.command()
+@click.command(short_help="Print the version.")
 @json_option
 def version(as_json: bool) -> None:
     """Print the version and whether the hot modules are compiled or pure Python."""

@@ -23,6 +23,7 @@ from polybus.client.link import Link
 from polybus.client.message import decode_payload, encode_payload
 from polybus.client.subscription import Subscription
 from polybus.client.topics import TopicVerbs
+from polybus.client.tracing import traced
 from polybus.errors import ConnectionLost
 from polybus.model.message import NO_HEADERS
 
@@ -60,7 +61,7 @@ class Bus(TopicVerbs):
         Raises:
             PeerUnavailable, NotAuthorized, NameTaken: nothing is left open.
         """
-        link = self._make_link()
+        link = traced(self._make_link())
         await link.open()
         try:
             for name, function in self._handlers.items():

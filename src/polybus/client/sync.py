@@ -7,6 +7,7 @@ the two can never differ in what they do.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import threading
@@ -86,18 +87,23 @@ class Background:
             return function
 
         async def run(*args: Any) -> Any:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+            return await self._in_thread(function, *args)
 
         async def run_parts(*args: Any) -> AsyncIterator[Any]:
             parts = iter(await run(*args))
-            loop = asyncio.get_running_loop()
-            while (part := await loop.run_in_executor(self._pool, next, parts, _END)) is not _END:
+            while (part := await self._in_thread(next, parts, _END)) is not _END:
                 yield part
 
         # The annotations decide how a body is decoded, so they must be those of the function.
         return functools.wraps(function)(
             run_parts if inspect.isgeneratorfunction(function) else run
         )
+
+    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        # The context goes along, so that what a handler does belongs to the span of its call.
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, context.run, function, *args)
 
 
 async def _next(parts: AsyncIterator[T]) -> T | object:

@@ -38,6 +38,7 @@ class Backlog:
         "_delayed",
         "_epoch",
         "_group",
+        "_passed",
         "_ready",
         "_redo",
         "_retry_at",
@@ -57,6 +58,7 @@ class Backlog:
         self._back: set[int] = set()  # all that was given back: in _again, _redo or _delayed
         self._redo: list[int] = []  # sorted
         self._delayed: list[tuple[float, int]] = []  # heap of (due, offset)
+        self._passed: set[int] = set()  # given back, but the filter of today does not want it
         self._epoch = 0  # a read that began in an older one is dropped
         self._retry_at = 0.0
         self._scans = 0
@@ -189,7 +191,6 @@ class Backlog:
                 continue
             if predicate is not None and not predicate(record.tag):
                 group.skipped += 1
-                cursor.tries.pop(offset, None)
                 continue
             opened[offset] = None
             ready.append(record)
@@ -206,8 +207,11 @@ class Backlog:
                 if predicate is None or predicate(record.tag):
                     self._again.append(record)
                 else:
+                    # Passed over, not done: as long as the floor is below it, another filter may want it.
                     group.skipped += 1
-                    self._drop(record.offset)
+                    self._back.discard(record.offset)
+                    self._passed.add(record.offset)
+                    group.cursor.open.pop(record.offset, None)
         for offset in wanted:
             group.expired += 1
             self._drop(offset)
@@ -228,24 +232,32 @@ class Backlog:
         """These are not to be delivered again."""
         self._epoch += 1
         self._back -= offsets
+        self._passed -= offsets
         self._again = deque(record for record in self._again if record.offset not in offsets)
         self._redo = [offset for offset in self._redo if offset not in offsets]
         self._delayed = [entry for entry in self._delayed if entry[1] not in offsets]
         heapify(self._delayed)
 
     def rewind(self, to: int) -> None:
-        """Read again from `to` on; what was given back stays."""
+        """Read again from `to` on; what was given back stays, but the filter is asked about it again."""
         self._epoch += 1
         self._ready.clear()
+        self._unread_again()
+        again = [offset for offset in self._passed if offset >= to]
+        self._passed.difference_update(again)
+        for offset in again:
+            self.give_back(offset)
         self._group.cursor.rewind(to)
 
     def unload(self) -> None:
         """Keep no payloads: nobody is there to take them."""
-        self._unread_again()
         if self._ready:
             self.rewind(self._ready[0].offset)
+        else:
+            self._unread_again()
 
     def clear(self) -> None:
         """Forget everything."""
         self._ready.clear()
+        self._passed.clear()
         self.withdraw(set(self._back))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from polybus.core.endpoint import Endpoint
 from polybus.core.services import Registration
+from polybus.core.watch import Watch
 from polybus.model.ids import counter
 from polybus.model.message import Call, Reply, Status
 
@@ -31,6 +32,8 @@ class Calls:
         self.pending = 0
         self.on_end: Callable[[Call, Status | None], None] | None = None
         """Told how each call ended, by its status; None when its caller gave up. Set by whoever measures."""
+        self.watch: Watch | None = None
+        """Notes calls for the journal and captures; None when neither is on."""
 
     def open(self, call: Call, registration: Registration, now: float) -> None:
         """Note a call that is about to be delivered."""
@@ -39,6 +42,8 @@ class Calls:
         call.registration = registration
         call.service = service
         call.started = now
+        if self.watch is not None:
+            self.watch.call_opened(call)
         if not call.wants_reply:
             return
         call.open = True
@@ -50,6 +55,8 @@ class Calls:
         if service.calls_taken is None:
             service.calls_taken = set()
         service.calls_taken.add(call)
+        if call.charged is not None:
+            call.charged.calls += 1
         if call.deadline is not None:
             heapq.heappush(self._deadlines, (call.deadline, call.id, call))
 
@@ -58,6 +65,8 @@ class Calls:
         call = reply.call
         if not call.open:
             return False
+        if call.watched is not None:
+            call.watched.replied(reply)
         if reply.final:
             self._end(call, reply.status)
         call.caller.deliver_reply(reply)
@@ -67,14 +76,17 @@ class Calls:
         """End a call from our side."""
         if call.open:
             self._end(call, status)
-            call.caller.deliver_reply(
-                Reply(call, TEXTS.get(status, b"") if text is None else text, status)
-            )
+            reply = Reply(call, TEXTS.get(status, b"") if text is None else text, status)
+            if call.watched is not None:
+                call.watched.replied(reply)
+            call.caller.deliver_reply(reply)
 
     def cancel(self, call: Call) -> None:
         """The caller no longer wants the answer; the service is told where its wire can say so."""
         if call.open:
             self._end(call, None)
+            if call.watched is not None:
+                call.watched.abandoned()
             call.service.cancel_call(call)
 
     def endpoint_gone(self, endpoint: Endpoint) -> None:
@@ -105,6 +117,8 @@ class Calls:
     def _end(self, call: Call, status: Status | None) -> None:
         call.open = False
         self.pending -= 1
+        if call.charged is not None:
+            call.charged.calls -= 1
         call.caller.calls_made.discard(call)
         call.service.calls_taken.discard(call)
         if self.on_end is not None:

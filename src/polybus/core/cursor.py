@@ -103,5 +103,7 @@ class Cursor:
                 self.done.difference_update(range(self.floor, floor))
             else:
                 self.done = {offset for offset in self.done if offset >= floor}
+        if self.tries and floor > self.floor:
+            self.tries = {offset: n for offset, n in self.tries.items() if offset >= floor}
         self.floor = floor
         return floor

@@ -7,7 +7,7 @@ itself).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from polybus.model.ids import counter
@@ -26,9 +26,14 @@ class Identity:
 
     kind: str  # anonymous, token, certificate, uid, twin, local
     name: str = ""
+    text: str = field(init=False, compare=False, repr=False)
+    """Made once: the journal writes it with every row."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", f"{self.kind}:{self.name}" if self.name else self.kind)
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.name}" if self.name else self.kind
+        return self.text
 
 
 ANONYMOUS: Final = Identity("anonymous")
@@ -128,6 +133,9 @@ class Endpoint:
     def cancel_call(self, call: Call) -> None:
         """The caller has gone or the deadline has passed: tell the service where the wire can say so (default:
         no)."""
+
+    def hold_input(self, held: bool) -> None:
+        """Read no more from this party for now, or go on (default: it has no input that could wait)."""
 
     def close(self, reason: str) -> None:
         """End this party from our side; counted and logged with the reason."""

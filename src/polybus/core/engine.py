@@ -152,6 +152,9 @@ class Engine(Protocol):
         `done` comes. Raises NoSuchTopic or LimitExceeded at once, with nothing taken.
         """
 
+    def append_plain(self, topic: str, payloads: list[bytes], done: Done) -> bool:
+        """As `append`, for many payloads with nothing beside them: a tenth of the cost per record."""
+
     async def commit(self, operations: Sequence[Operation]) -> list[int]:
         """Do all operations in one atomic commit; first offset per Append, -1 per Move.
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from polybus.core.backlog import Backlog
 from polybus.core.cursor import Cursor
 from polybus.core.group_options import MAX_IN_FLIGHT, GroupInfo, GroupOptions
+from polybus.core.journal import OWN_TOPICS
 from polybus.core.ledger import Ledger
 from polybus.core.member import Closed, Confirmed, Member
 from polybus.errors import Conflict, PolybusError
@@ -185,6 +186,7 @@ class Group:
         most = options.group_window or MAX_IN_FLIGHT
         cursor, in_flight, topic, name = self.cursor, self.in_flight, self.topic, self.name
         next_source = self.backlog.source
+        journal = None if topic.startswith(OWN_TOPICS) else self.hub.journal
         for _ in range(BURST):
             if not waiting or len(in_flight) >= most:
                 return
@@ -213,6 +215,9 @@ class Group:
                 waiting.append(member)
             else:
                 member.queued = False
+            if journal is not None:
+                who, size = member.endpoint, len(record.payload)
+                journal.note("deliver", who.wire, topic, who.identity.text, (size, size))
             member.endpoint.deliver_record(Delivery(topic, name, record, attempt, member))
         self.hub.touch(self)
 

@@ -40,10 +40,12 @@ from polybus.model.clock import Clock
 
 if TYPE_CHECKING:
     from polybus.core.endpoint import Endpoint
+    from polybus.core.journal import Journal
 
 log = logging.getLogger(__name__)
 
 ORPHAN_S: Final = 60.0  # for members of a delete-on-exit group to come back after a restart
+POLLED: Final = 200  # topics looked at in one tick: a thousand would hold the loop for 10 ms
 POLL_S: Final = 1.0  # between looks for what changed in the engine without passing here (retention, other nodes)
 
 
@@ -61,6 +63,7 @@ class Groups:
         self.clock = clock
         self.filters: dict[str, Parser] = {"": parse_filter}
         self.need_topic = need_topic  # declares a dead-letter topic if it is missing
+        self.journal: Journal | None = None  # told of deliveries
         self._listeners = listeners
         self._groups: dict[str, dict[str, Group]] = {}
         self._members: dict[int, list[Member]] = {}  # by endpoint
@@ -71,6 +74,7 @@ class Groups:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduled = False
         self._poll_at = 0.0
+        self._unpolled: list[str] = []
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -104,13 +108,21 @@ class Groups:
             if group.orphan_since is not None and now - group.orphan_since >= ORPHAN_S:
                 group.orphan_since = None
                 self.spawn(self._remove_empty(group))
-        if now >= self._poll_at:
+        if now >= self._poll_at and not self._unpolled:
             self._poll_at = now + POLL_S
-            for topic in self.engine.topics():
-                for group in self.of(topic.name):
-                    if topic.first > group.first:
-                        group.trimmed(topic.first)
-                    self.touch(group)
+            self._unpolled = list(self._groups)
+        for topic in self._unpolled[-POLLED:]:
+            # While a topic is being removed the engine knows it no more.
+            with suppress(NotReachable):
+                self._poll(topic)
+        del self._unpolled[-POLLED:]
+
+    def _poll(self, topic: str) -> None:
+        first = self.engine.topic(topic).first
+        for group in self.of(topic):
+            if first > group.first:
+                group.trimmed(first)
+            self.touch(group)
 
     # -- turns ------------------------------------------------------------------------------------------------
 
@@ -140,10 +152,21 @@ class Groups:
                 touched[group] = None
         now = self.clock.monotonic()
         for group in touched:
-            # While a topic is being removed the engine knows it no more; its groups are closed right after.
-            with suppress(NotReachable):
-                group.pump()
-                group.ledger.flush(now)
+            _give_turn(group, now)
+
+    def serve(self, member: Member) -> None:
+        """Credit for one record, and that record at once where it is at hand.
+
+        So a member that takes one at a time waits for the event loop once, and not again until the turn ends.
+        """
+        if self._loop is None:
+            member.credit()
+            return
+        scheduled, self._scheduled = self._scheduled, True  # its turn is now
+        member.credit()
+        self._scheduled = scheduled
+        self._touched.pop(member.group, None)
+        _give_turn(member.group, self.clock.monotonic())
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside; a failure nobody expected is logged, not lost."""
@@ -322,6 +345,10 @@ class Groups:
             self._listeners.tell(TopicEvent("joined", topic, name, endpoint))
         return member
 
+    def topics_of(self, endpoint: Endpoint) -> list[str]:
+        """The topics whose groups an endpoint is a member of."""
+        return [member.group.topic for member in self._members.get(endpoint.id, ())]
+
     def left(self, endpoint: Endpoint) -> None:
         """The endpoint is gone: what it held goes to others."""
         for member in list(self._members.get(endpoint.id, ())):
@@ -336,3 +363,10 @@ class Groups:
         self._listeners.tell(TopicEvent("left", group.topic, group.name, member.endpoint))
         if group.options.delete_on_exit and not group.members and not group.closed:
             self.spawn(self._remove_empty(group))
+
+
+def _give_turn(group: Group, now: float) -> None:
+    # While a topic is being removed the engine knows it no more; its groups are closed right after.
+    with suppress(NotReachable):
+        group.pump()
+        group.ledger.flush(now)

@@ -1,19 +1,19 @@
 """The one question asked before anything is done for a party: may it?
 
 Invariant: the answer depends on identity, verb and name alone, so that it can be cached until `epoch` changes.
-A pattern
-is allowed only if one rule covers it entirely.
+A pattern is allowed only if one rule covers it entirely.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Literal, Protocol, Self, get_args
 
 from polybus.core.endpoint import Identity
-from polybus.errors import ConfigError
-from polybus.model.pattern import check_pattern, contains
+from polybus.errors import ConfigError, InvalidName
+from polybus.model.pattern import check_pattern, contains, matches
 
 Verb = Literal["register", "call", "publish", "subscribe", "produce", "consume", "declare", "admin"]
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
@@ -22,6 +22,8 @@ ANY: Final = "*"
 
 MAX_CACHED: Final = 8192  # verdicts; names are few where traffic is heavy
 MAX_CACHED_LENGTH: Final = 1024  # characters of a name; nobody's usual name is longer
+
+_BETWEEN: Final = re.compile(r"[,\s]+")
 
 
 class Policy(Protocol):
@@ -50,31 +52,65 @@ class Rule:
     verbs: tuple[str, ...]  # or * for all of them
     names: tuple[str, ...] = ("**",)
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """A rule as the operator writes it: `WHO may VERBS` or `WHO may VERBS on NAMES`.
+
+        Raises:
+            ConfigError: it does not read so, or makes no sense.
+        """
+        who, may, rest = text.partition(" may ")
+        verbs, on, names = rest.partition(" on ")
+        rule = cls(who.strip(), _words(verbs), _words(names) if on else ("**",))
+        if not (who.strip() and may and rule.verbs and rule.names):
+            raise ConfigError(f"{text!r} is no rule; write `WHO may VERBS on NAMES`")
+        rule.check()
+        return rule
+
     def check(self) -> None:
         """Raise unless the rule makes sense.
 
         Raises:
             ConfigError: an unknown kind of identity or verb, or no pattern.
         """
-        kind = self.identity.partition(":")[0]
-        if kind != ANY and kind not in KINDS:
-            raise ConfigError(
-                f"rule for {self.identity!r}: no such kind; known are {', '.join(KINDS)}"
-            )
+        check_who(self.identity)
         for verb in self.verbs:
             if verb != ANY and verb not in VERBS:
                 raise ConfigError(
                     f"rule for {self.identity!r}: no such verb {verb!r}; known are {', '.join(VERBS)}"
                 )
         for name in self.names:
-            check_pattern(name)
+            try:
+                check_pattern(name)
+            except InvalidName as exc:
+                raise ConfigError(f"rule for {self.identity!r}: {exc.text}") from exc
 
     def allows(self, identity: Identity, verb: Verb, name: str) -> bool:
-        if self.identity not in (ANY, identity.kind, str(identity)):
+        if not is_meant(self.identity, identity):
             return False
         if ANY not in self.verbs and verb not in self.verbs:
             return False
         return any(contains(pattern, name) for pattern in self.names)
+
+
+def check_who(text: str) -> None:
+    """Raise unless a text can be the first word of a rule.
+
+    Raises:
+        ConfigError.
+    """
+    kind = text.partition(":")[0]
+    if text != ANY and kind not in KINDS:
+        raise ConfigError(f"rule for {text!r}: no such kind; known are {', '.join(KINDS)}")
+
+
+def is_meant(who: str, identity: Identity) -> bool:
+    """Whether the first word of a rule (kind, kind:name or *) names this identity."""
+    return who in (ANY, identity.kind) or who == str(identity)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in _BETWEEN.split(text) if word)
 
 
 class RulePolicy:
@@ -94,7 +130,7 @@ class RulePolicy:
         """Take other rules from now on; nothing that is under way ends.
 
         Raises:
-            ConfigError, InvalidName: a rule makes no sense; the old ones stay.
+            ConfigError: a rule makes no sense; the old ones stay.
         """
         for rule in rules:
             rule.check()
@@ -104,6 +140,9 @@ class RulePolicy:
         self.epoch += 1
 
     def may(self, identity: Identity, verb: Verb, name: str) -> bool:
+        if not self._rules:
+            # A stranger on another machine: whoever wants the originals' openness says so.
+            return self._allow_anonymous or identity.kind != "anonymous" or identity.name != ""
         key = (identity, verb, name)
         verdict = self._verdicts.get(key)
         if verdict is None:
@@ -114,13 +153,26 @@ class RulePolicy:
                 self._verdicts[key] = verdict
         return verdict
 
+    def touches(self, identity: Identity, name: str) -> bool:
+        """Whether an identity may do anything at all with a name or with one below it."""
+        if not self._rules or identity.kind == "local":
+            return self.may(identity, "admin", name)
+        return any(
+            is_meant(rule.identity, identity) and any(matches(p, f"{name}/**") for p in rule.names)
+            for rule in self._rules
+        )
+
     def _decide(self, identity: Identity, verb: Verb, name: str) -> bool:
         if identity.kind == "local":
             return True
-        if self._rules:
-            return any(rule.allows(identity, verb, name) for rule in self._rules)
-        # A stranger on another machine: whoever wants the originals' openness says so.
-        return identity != STRANGER or self._allow_anonymous
+        return any(rule.allows(identity, verb, name) for rule in self._rules)
+
+
+def may_see(policy: Policy, identity: Identity, name: str) -> bool:
+    """Whether a name is shown to an identity: it may do anything with it, or with something below it."""
+    if isinstance(policy, RulePolicy):
+        return policy.touches(identity, name)
+    return any(policy.may(identity, verb, name) for verb in VERBS)
 
 
 STRANGER: Final = Identity("anonymous")

@@ -7,16 +7,22 @@ Invariant: a wire's own clients are matched by its own rules first; other wires 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from polybus.core.calls import Calls
 from polybus.core.endpoint import Endpoint, Identity, Traffic
+from polybus.core.limits import MAX_NAMES, Quota, Quotas
 from polybus.core.policy import OpenPolicy, Policy, Verb
 from polybus.core.services import Registration, Services
 from polybus.core.subscriptions import Rules, Subscriptions
-from polybus.errors import Draining, NoSuchService, NotAuthorized
+from polybus.errors import Draining, LimitExceeded, NoSuchService, NotAuthorized, PolybusError
 from polybus.model.clock import Clock
 from polybus.model.message import Call, Publication, Reply, Status
+from polybus.model.pattern import is_pattern
+
+if TYPE_CHECKING:
+    from polybus.core.journal import Journal
+    from polybus.core.watch import Watch
 
 MAX_OPEN_CALLS: Final = (
     65536  # of one caller; what would wait beyond that costs memory and helps nobody
@@ -26,11 +32,18 @@ MAX_OPEN_CALLS: Final = (
 class Router:
     """One bus."""
 
-    def __init__(self, clock: Clock, policy: Policy | None = None) -> None:
+    def __init__(
+        self, clock: Clock, policy: Policy | None = None, *, max_names: int = MAX_NAMES
+    ) -> None:
         self.clock = clock
         self.policy: Policy = policy or OpenPolicy()
+        self.quotas = Quotas()
+        self.max_names = max_names
+        """How many services, and how many subscriptions, one endpoint may have."""
         self.services = Services()
         self.calls = Calls()
+        self.journal: Journal | None = None
+        """Where rows go; None when no journal is kept."""
         self.draining = False
         self.endpoints: set[Endpoint] = set()
         self.past: dict[str, Traffic] = {}
@@ -43,8 +56,14 @@ class Router:
     # -- parties ---------------------------------------------------------------------------------------------------
 
     def attach(self, endpoint: Endpoint) -> None:
-        """A party has come."""
-        self.endpoints.add(endpoint)
+        """A party has come.
+
+        Raises:
+            LimitExceeded: its identity has as many connections as it may.
+        """
+        if endpoint not in self.endpoints:
+            self.quotas.join(endpoint)
+            self.endpoints.add(endpoint)
 
     def detach(self, endpoint: Endpoint) -> None:
         """A party has gone: its names, subscriptions and calls go with it. Idempotent."""
@@ -52,6 +71,7 @@ class Router:
             return
         endpoint.closed = True
         self.endpoints.discard(endpoint)
+        self.quotas.leave(endpoint)
         self.past.setdefault(endpoint.wire, Traffic()).add(endpoint.traffic)
         self.services.drop(endpoint)
         removed = self._shared_subscriptions.remove_all(endpoint)
@@ -67,6 +87,25 @@ class Router:
         if not self.policy.may(identity, verb, name):
             raise NotAuthorized(str(identity), verb, name)
 
+    def may_keep(self, endpoint: Endpoint) -> bool:
+        """Whether the present rules let a party have the services and subscriptions that it has."""
+        may, who = self.policy.may, endpoint.identity
+        for found in (endpoint.registrations or {}).values():
+            name = found.name if found.shared is None else found.shared
+            if not may(who, "register", f"{name}/**" if found.prefix else name):
+                return False
+        own = self._subscriptions.get(endpoint.wire)
+        topics = own.patterns_of(endpoint) if own is not None else ()
+        # What has no shared name was asked about as it is spelled.
+        alone = (topic for topic in topics if not is_pattern(topic.removeprefix("/")))
+        asked = (*self._shared_subscriptions.patterns_of(endpoint), *alone)
+        return all(may(who, "subscribe", topic) for topic in asked)
+
+    def set_quotas(self, quotas: Sequence[Quota]) -> None:
+        """Count by other quotas from now on; calls that are open were counted by the old ones."""
+        self.quotas.release()
+        self.quotas = Quotas(quotas, self.endpoints)
+
     # -- services and calls -------------------------------------------------------------------------------------------
 
     def register(
@@ -75,26 +114,37 @@ class Router:
         """Let an endpoint answer a name (see `Services.register`).
 
         Raises:
-            NameTaken, NotAuthorized, Draining.
+            NameTaken, NotAuthorized, LimitExceeded, Draining.
         """
         if self.draining:
             raise Draining("the node is stopping")
-        self.check(endpoint.identity, "register", name if shared is None else shared)
+        asked = name if shared is None else shared
+        # Whoever answers a prefix answers all names below it, so a rule has to cover those too.
+        self.check(endpoint.identity, "register", f"{asked}/**" if prefix else asked)
+        held = len(endpoint.registrations or ())
+        if held >= self.max_names:
+            text = "too many services of one connection"
+            raise LimitExceeded(text, limit=self.max_names, actual=held + 1)
         return self.services.register(endpoint, name, shared, prefix=prefix)
 
     def unregister(self, endpoint: Endpoint, name: str) -> bool:
         """Give a name up; calls in progress go on."""
         return self.services.unregister(endpoint, name)
 
-    def route(self, endpoint: Endpoint, name: str, shared: str | None) -> Registration:
+    def route(
+        self, endpoint: Endpoint, name: str, shared: str | None, who: Identity | None = None
+    ) -> Registration:
         """Who answers a call of this endpoint to `name`; right until `services.epoch` or `policy.epoch` changes.
+
+        Args:
+            who: on whose behalf the endpoint calls, when that is not its own identity.
 
         Raises:
             NoSuchService, NotAuthorized, Draining.
         """
         if self.draining:
             raise Draining("the node is stopping")
-        self.check(endpoint.identity, "call", name if shared is None else shared)
+        self.check(who or endpoint.identity, "call", name if shared is None else shared)
         found = self.services.find(endpoint.wire, name, shared)
         if found is None:
             raise NoSuchService(name)
@@ -107,9 +157,17 @@ class Router:
             name: the wire's own spelling, when it differs from the shared `call.name`.
 
         Raises:
-            NoSuchService, NotAuthorized, Draining: no reply will come.
+            NoSuchService, NotAuthorized, LimitExceeded, Draining: no reply will come.
         """
-        registration = self.route(call.caller, call.name if name is None else name, call.name)
+        own = call.name if name is None else name
+        try:
+            registration = self.route(call.caller, own, call.name, call.identity)
+            if self.quotas.on and call.wants_reply:
+                call.charged = self.quotas.admit_call(call.identity or call.caller.identity)
+        except PolybusError as exc:
+            if self.calls.watch is not None:
+                self.calls.watch.call_refused(call, exc)
+            raise
         registration.traffic.calls += 1
         self.calls.open(call, registration, self.clock.monotonic())
         if len(call.caller.calls_made or ()) > MAX_OPEN_CALLS:
@@ -129,6 +187,24 @@ class Router:
         """The caller gives up."""
         self.calls.cancel(call)
 
+    def note_by(self, watch: Watch, journal: Journal | None) -> None:
+        """Have calls noted from now on, and rows kept if there is a journal."""
+        self.calls.watch = watch
+        self.journal = journal
+        self.services.epoch += 1  # cached routes were found by a node that did not look at calls
+
+    def captures_call(self, shared: str | None, who: Identity) -> bool:
+        """Whether the core must see calls to this name, as they are kept in full or counted for who makes them.
+
+        Right while the routes are.
+        """
+        watch = self.calls.watch
+        if shared is not None and self.quotas.counts_calls(who):
+            return True
+        if watch is None or watch.captures is None or shared is None:
+            return False
+        return bool(watch.captures.of_call(shared))
+
     # -- publications -------------------------------------------------------------------------------------------------
 
     def add_wire(self, wire: str, rules: Rules) -> None:
@@ -142,10 +218,15 @@ class Router:
             False when it was subscribed already.
 
         Raises:
-            NotAuthorized.
+            NotAuthorized, LimitExceeded.
         """
         self.check(endpoint.identity, "subscribe", topic if shared is None else shared)
-        added = self._subscriptions[endpoint.wire].add(topic, endpoint)
+        own = self._subscriptions[endpoint.wire]
+        held = own.count_of(endpoint)
+        if held >= self.max_names:
+            text = "too many subscriptions of one connection"
+            raise LimitExceeded(text, limit=self.max_names, actual=held + 1)
+        added = own.add(topic, endpoint)
         if added:
             if shared is not None:
                 self._shared_subscriptions.add(shared, endpoint)
@@ -186,13 +267,20 @@ class Router:
         taken = 0
         for endpoint in self.recipients(publisher.wire, publication.topic, shared):
             taken += endpoint.deliver_publication(publication)
+        if self.journal is not None:
+            name = publication.topic if shared is None else shared
+            size = publication.size
+            who = publisher.identity.text
+            self.journal.note("publish", publisher.wire, name, who, (size, size * taken))
         return taken
 
     # -- time -------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """End calls that are past their deadline."""
+        """End calls that are past their deadline, and hold back who sends more than it may."""
         self.calls.tick(now)
+        if self.quotas.on:
+            self.quotas.tick(now)
 
     def drain(self) -> None:
         """Take nothing new from now on; calls that are open may still end."""

@@ -8,7 +8,7 @@ that was found under the present epoch is still right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from polybus.core.endpoint import Endpoint, Traffic
 from polybus.errors import NameTaken
@@ -38,6 +38,8 @@ class Services:
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.on_change: list[Callable[[], None]] = []
+        """Told after every change; they return at once."""
         self.past: dict[str, Traffic] = {}
         """What registrations that have gone had counted, by wire."""
         self._own: dict[str, dict[str, Registration]] = {}
@@ -73,7 +75,7 @@ class Services:
         if endpoint.registrations is None:
             endpoint.registrations = {}
         endpoint.registrations[name] = registration
-        self.epoch += 1
+        self._changed()
         return registration
 
     def unregister(self, endpoint: Endpoint, name: str) -> bool:
@@ -93,6 +95,11 @@ class Services:
     def owner(self, wire: str, name: str) -> Registration | None:
         """Who holds exactly this name on that wire."""
         return self._own.get(wire, {}).get(name)
+
+    def answers(self, registration: Registration) -> bool:
+        """Whether calls of other wires to this very name come here: the oldest claim, while it lasts."""
+        claims = self._shared.get(registration.shared or "")
+        return claims is not None and claims[0] is registration
 
     def find(self, wire: str, name: str, shared: str | None) -> Registration | None:
         """Who answers a call made on `wire` to its own `name`, which is `shared` in the shared namespace.
@@ -125,7 +132,12 @@ class Services:
             claims.remove(registration)
             if not claims:
                 del self._shared[registration.shared]
+        self._changed()
+
+    def _changed(self) -> None:
         self.epoch += 1
+        for told in self.on_change:
+            told()
 
 
 def _walk_own(names: dict[str, Registration], name: str) -> Registration | None:

@@ -167,6 +167,10 @@ class Subscriptions(Generic[S]):
         """What a subscriber asked for, oldest first."""
         return tuple(self._patterns.get(subscriber, ()))
 
+    def count_of(self, subscriber: S) -> int:
+        """How many subscriptions a subscriber has."""
+        return len(self._patterns.get(subscriber, ()))
+
     def matching(self, topic: str) -> tuple[S, ...]:
         """Everybody whose pattern matches; the topic may hold wildcards where the rules know them."""
         found = self._cache.get(topic)

@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from polybus.core.endpoint import Endpoint
 from polybus.core.engine import Done, Engine, TopicInfo, TopicOptions
 from polybus.core.group_options import check_topic
 from polybus.core.groups import Groups
+from polybus.core.journal import OWN_TOPICS, Journal
+from polybus.core.limits import Owner
 from polybus.core.topic_events import Listener, Listeners, TopicEvent
 from polybus.errors import Conflict, LimitExceeded, NoSuchTopic, PolybusError
 from polybus.model.clock import Clock
@@ -22,6 +25,8 @@ from polybus.model.record import NewRecord
 MAX_RECORD_BYTES: Final = (
     32 * 1024 * 1024
 )  # the largest message a stock Zbus server takes (protocol page §1)
+
+OWNER: Final = "owner"  # the mark of a topic that is counted for somebody
 
 
 class Topics:
@@ -42,10 +47,14 @@ class Topics:
         self.engine = engine
         self.create = create
         self.max_record_bytes = max_record_bytes
+        self.journal: Journal | None = None
+        """Told of what is produced; None when no journal is kept."""
         self._listeners = Listeners()
         self.groups = Groups(engine, clock, self._listeners, self._need)
         # Produced to a topic that is just being declared: they keep their order behind it.
         self._held: dict[str, list[tuple[Sequence[NewRecord], Done]]] = {}
+        self._declaring: dict[str, str] = {}
+        """Topics that are on their way to the disk, with whom they are counted for."""
 
     async def start(self) -> None:
         """Take up what the engine kept. The engine runs already."""
@@ -85,8 +94,13 @@ class Topics:
             return False
         return True
 
-    async def declare(self, topic: str, options: TopicOptions | None = None) -> TopicInfo:
+    async def declare(
+        self, topic: str, options: TopicOptions | None = None, *, owner: Owner | None = None
+    ) -> TopicInfo:
         """Find the topic, create it if it is missing, and give it `options` unless they are None.
+
+        Args:
+            owner: whom a topic that is created here is counted for.
 
         Raises:
             InvalidName, LimitExceeded: nothing is changed.
@@ -95,10 +109,28 @@ class Topics:
         async with self.groups.lock(topic):
             if self.has(topic):
                 info = self.engine.topic(topic)
+                if options is not None and OWNER in info.options.extra:
+                    options = _owned(options, info.options.extra[OWNER])
                 if options is None or options == info.options:
                     return info
                 return await self._write(topic, options, "edited")
-            return await self._write(topic, options or TopicOptions(), "declared")
+            options = options or TopicOptions()
+            if owner is None:
+                return await self._write(topic, options, "declared")
+            self._admit(topic, owner)
+            try:
+                return await self._write(topic, _owned(options, owner.name), "declared")
+            finally:
+                del self._declaring[topic]
+
+    def _admit(self, topic: str, owner: Owner) -> None:
+        there = sum(info.options.extra.get(OWNER) == owner.name for info in self.all())
+        # Those on their way to the disk count too: many may be declared at once.
+        there += sum(name == owner.name for name in self._declaring.values())
+        if there >= owner.limit:
+            text = f"too many topics of {owner.name}"
+            raise LimitExceeded(text, limit=owner.limit, actual=there + 1)
+        self._declaring[topic] = owner.name
 
     async def edit(self, topic: str, **changes: Any) -> TopicInfo:
         """Change single options of a topic.
@@ -154,11 +186,21 @@ class Topics:
     # -- producing --------------------------------------------------------------------------------------------
 
     def produce(
-        self, topic: str, records: Sequence[NewRecord], done: Done, *, create: bool | None = None
+        self,
+        topic: str,
+        records: Sequence[NewRecord],
+        done: Done,
+        *,
+        create: bool | None = None,
+        owner: Owner | None = None,
+        by: Endpoint | None = None,
     ) -> bool:
         """Store records in order; `done` gets the first offset once they are durable, or the error.
 
         Returns False when the producer should pause until its `done` comes (see `Engine.append`).
+
+        Args:
+            by: the producer, for the journal.
 
         Raises:
             NoSuchTopic, InvalidName, LimitExceeded: nothing is taken.
@@ -166,6 +208,8 @@ class Topics:
         self._check_sizes(records)
         if not records:
             raise LimitExceeded("at least one record is needed to produce", limit=1, actual=0)
+        if self.journal is not None and by is not None and not topic.startswith(OWN_TOPICS):
+            done = _noting(self.journal, topic, records, by, done)
         if topic in self._held:
             self._held[topic].append((records, done))
             return False
@@ -176,8 +220,16 @@ class Topics:
                 raise
         check_topic(topic)
         self._held[topic] = [(records, done)]
-        self.groups.spawn(self._create(topic))
+        self.groups.spawn(self._create(topic, owner))
         return False
+
+    def produce_plain(self, topic: str, payloads: list[bytes], done: Done) -> bool:
+        """Store many small payloads of this node's own to a topic that exists (see `Engine.append_plain`).
+
+        Raises:
+            NoSuchTopic, LimitExceeded: nothing is taken.
+        """
+        return self.engine.append_plain(topic, payloads, self._telling(topic, done))
 
     async def publish_staged(
         self, topic: str, sink: str, batch: int, tickets: Sequence[str]
@@ -209,10 +261,10 @@ class Topics:
             if size > self.max_record_bytes:
                 raise LimitExceeded("record too large", limit=self.max_record_bytes, actual=size)
 
-    async def _create(self, topic: str) -> None:
+    async def _create(self, topic: str, owner: Owner | None) -> None:
         error: PolybusError | None = None
         try:
-            await self.declare(topic)
+            await self.declare(topic, owner=owner)
         except PolybusError as exc:
             error = exc
         finally:
@@ -231,3 +283,25 @@ class Topics:
         except PolybusError as exc:
             return exc
         return None
+
+
+def _owned(options: TopicOptions, owner: str) -> TopicOptions:
+    return replace(options, extra={**options.extra, OWNER: owner})
+
+
+def _noting(
+    journal: Journal, topic: str, records: Sequence[NewRecord], by: Endpoint, done: Done
+) -> Done:
+    """The same `done`, which also writes a row for each record."""
+    who = by.identity.text
+
+    def stored(first: int, error: PolybusError | None) -> None:
+        if error is None:
+            for record in records:
+                size = len(record.payload)
+                journal.note("produce", by.wire, topic, who, (size, size), record.id)
+        else:
+            journal.error(by.wire, who, f"produce to {topic}: {error.text}")
+        done(first, error)
+
+    return stored

@@ -16,12 +16,24 @@ MAX_TRAILERS: Final = 64
 class ChunkedBody:
     """Collects one body. Feed it until `done`, then `take` it."""
 
-    __slots__ = ("_have", "_left", "_limit", "_line", "_parts", "_state", "_trailers", "done")
+    __slots__ = (
+        "_left",
+        "_limit",
+        "_line",
+        "_parts",
+        "_said",
+        "_state",
+        "_trailers",
+        "done",
+        "have",
+    )
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._parts: list[bytes] = []
-        self._have = 0
+        self._said = 0
+        self.have = 0
+        """Bytes of the body that have come."""
         self._left = 0
         self._line = b""
         self._state = "size"  # size -> data -> end -> size … -> trailer -> done
@@ -43,6 +55,7 @@ class ChunkedBody:
             if self._state == "data":
                 part = data[pos : pos + self._left]
                 self._parts.append(part)
+                self.have += len(part)
                 self._left -= len(part)
                 pos += len(part)
                 if not self._left:
@@ -80,7 +93,7 @@ class ChunkedBody:
             self._left = int(size, 16)
         except ValueError:
             raise BadHead(f"{size[:20]!r} is no chunk size") from None
-        self._have += self._left
-        if self._have > self._limit:
+        self._said += self._left
+        if self._said > self._limit:
             raise BadHead(f"a body of more than {self._limit} bytes", 413)
         self._state = "data" if self._left else "trailer"

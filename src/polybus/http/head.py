@@ -12,7 +12,7 @@ from typing import Any, Final
 from polybus.errors import RemoteProtocolError
 
 METHODS: Final = frozenset(
-    {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT"}
+    {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "QUERY", "TRACE", "CONNECT"}
 )
 _STARTS: Final = tuple(method.encode() + b" " for method in METHODS)
 _LONGEST: Final = max(map(len, _STARTS))

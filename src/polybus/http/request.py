@@ -7,7 +7,7 @@ HTTP wants it (in the order of the requests, unless the client matches answers b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from polybus.http.head import Head
@@ -37,6 +37,11 @@ class Request:
     def path(self) -> str:
         return self.head.path
 
+    @property
+    def identity(self) -> Any:
+        """Who asks, for whoever serves it."""
+        return self.connection.site.identify(self)
+
     def parameters(self) -> dict[str, str]:
         """The query string, percent-decoded; of a name that comes twice the last one."""
         found = {}
@@ -54,6 +59,13 @@ class Request:
         keep = self.head.keep_alive or not self.head.ordered
         known["connection"] = "keep-alive" if keep else "close"
         self.send(encode_response(status, known, body, bodyless=self.head.method == "HEAD"))
+
+    def send_now(self, raw: bytes) -> None:
+        """As `send`, when no other answer is about to go to this client."""
+        if self.head.ordered:
+            self.connection.answer(self, raw)
+        else:
+            self.connection.send_now(raw)
 
     def send(self, raw: bytes) -> None:
         """Answer with bytes that are a whole response already."""

@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
+from polybus.errors import PolybusError
 from polybus.http.chunked import ChunkedBody
 from polybus.http.head import BadHead, Head, parse_head
 from polybus.http.origin import foreign
 from polybus.http.request import Request
 from polybus.http.response import encode_response
 from polybus.http.site import Party, Site
+from polybus.http.turn import Turn
 from polybus.http.websocket import WebSocket
-from polybus.transports.outbox import Outbox
+from polybus.transports.outbox import Outbox, Pause
 
 _ID: Final = b"\r\nid: "
 CLOSE: Final = {"connection": "close"}
@@ -44,6 +46,7 @@ class HttpSession:
         "_last_seen",
         "_need",
         "_order",
+        "_out",
         "_parts",
         "_party",
         "_since",
@@ -52,7 +55,9 @@ class HttpSession:
         "identity",
         "outbox",
         "peer",
+        "received",
         "site",
+        "turn",
     )
     outbox: Outbox
 
@@ -61,6 +66,8 @@ class HttpSession:
         self.identity = identity
         """Who the peer is, for the application; nothing here looks at it."""
         self.peer = peer
+        self.received = 0
+        """Bytes of the peer, for the application."""
         # Input that is no whole request yet
         self._parts: list[bytes] = []
         self._have = 0
@@ -72,6 +79,9 @@ class HttpSession:
         self._heads: dict[tuple[bytes, bytes], Head] = {}
         # Output that has to wait for its turn
         self._order: deque[Request] = deque()
+        self._out: list[bytes] = []
+        self.turn: Turn | None = None
+        """Set by an application that answers many requests at a time: its answers are gathered, and written once."""
         self._party: Party | None = None
         self._socket: WebSocket | None = None
         # Life
@@ -90,6 +100,14 @@ class HttpSession:
         """The application's side, once it has been asked for anything."""
         return self._party
 
+    @property
+    def held_bytes(self) -> int:
+        """Input that makes no whole request yet, and answers that wait for the one before them."""
+        if self._socket is not None:
+            return self._socket.held_bytes
+        chunks = self._chunks.have if self._chunks is not None else 0
+        return self._have + chunks + sum(len(each.answer or b"") for each in self._order)
+
     def keep_open(self) -> None:
         """An answer that goes on (server-sent events) is a sign of life: the peer has nothing to send."""
         self._alive = True
@@ -98,16 +116,38 @@ class HttpSession:
 
     def connection_made(self, outbox: Outbox) -> None:
         self.outbox = outbox
+        outbox.input = HeldInput(self)
+        outbox.on_closing = self.write_out
 
     def send(self, raw: bytes) -> None:
-        """Send one whole message now."""
-        if self._socket is None:
+        """Send one whole message, now or when this turn ends."""
+        if self._socket is not None:
+            self._socket.send(raw)
+        elif self._out:
+            self._out.append(raw)
+        elif self.turn is None:
             self.outbox.write(raw)
         else:
-            self._socket.send(raw)
+            self._out.append(raw)
+            self.turn.add(self)
+
+    def send_now(self, raw: bytes) -> None:
+        """Send one whole message of which there will be no second one in this turn."""
+        if self._out or self._socket is not None:
+            self.send(raw)
+        else:
+            self.outbox.write(raw)
+
+    def write_out(self) -> None:
+        """Write what was gathered."""
+        out = self._out
+        if out:
+            self._out = []
+            self.outbox.write(out[0] if len(out) == 1 else b"".join(out))
 
     def data_received(self, data: bytes) -> None:
         self._alive = True
+        self.received += len(data)
         if self._ended:
             return
         try:
@@ -127,6 +167,7 @@ class HttpSession:
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = True
         self._order.clear()
+        self._out.clear()
         if self._party is not None:
             self._party.lost(exc)
 
@@ -254,6 +295,8 @@ class HttpSession:
             if head.ordered:
                 self._order.append(request)
             request.send(encode_response(413, {}))
+            if self._party is not None:
+                self._party.passed_over(request)
             self._skip = head.length
             return pos
         self._head = head
@@ -294,7 +337,7 @@ class HttpSession:
         if head.ordered:
             self._order.append(request)
             if len(self._order) > self.site.settings.max_pipelined:
-                self.outbox.pause_reading()
+                self.outbox.pause_reading(Pause.ORDER)
             if head.method == "OPTIONS":
                 self._answer_options(request)
                 return
@@ -308,7 +351,12 @@ class HttpSession:
             if self.site.application is None:
                 request.respond(404, {}, b"Not Found")
                 return
-            party = self._party = self.site.application(self)
+            try:
+                party = self._party = self.site.application(self)
+            except PolybusError as exc:
+                request.respond(429, {}, f"429: {exc.text}".encode())
+                self._end("too many connections")
+                return
         party.take(request)
 
     def answer(self, request: Request, raw: bytes) -> None:
@@ -321,13 +369,13 @@ class HttpSession:
             first = order.popleft()
             assert first.answer is not None
             if first.head.method == "HEAD":
-                self.outbox.write(first.answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
+                self.send(first.answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
             else:
-                self.outbox.write(first.answer)
+                self.send(first.answer)
             if not first.head.keep_alive:
                 self._end("asked to close")
-        if self.outbox.reading_paused and len(order) <= self.site.settings.max_pipelined // 2:
-            self.outbox.resume_reading()
+        if self.outbox.paused and len(order) <= self.site.settings.max_pipelined // 2:
+            self.outbox.resume_reading(Pause.ORDER)
 
     def _answer_options(self, request: Request) -> None:
         headers = {"allow": "GET, HEAD, POST, PUT, DELETE, OPTIONS"}
@@ -343,9 +391,10 @@ class HttpSession:
     def _upgrade(self, head: Head, raw: bytes) -> None:
         """Become a WebSocket, whatever the path (protocol page Zbus §2)."""
         if head.foreign:
-            self.outbox.write(encode_response(403, CLOSE, f"403: {head.foreign}".encode()))
+            self.send(encode_response(403, CLOSE, f"403: {head.foreign}".encode()))
             self._end("foreign websocket")
             return
+        self.write_out()
         socket = WebSocket(self, self.site.settings.max_body)
         if socket.accept(raw):
             self._socket = socket
@@ -360,6 +409,7 @@ class HttpSession:
         if exc.status != 413:
             # Spelled as the original servers do, which take it for a command (protocol page Zbus §1).
             body = b"Bad format: command(bad-request) not support" if exc.status == 400 else b""
+        self.write_out()
         self.outbox.write(encode_response(exc.status, CLOSE, body))
         self._end(f"bad request: {exc.status}")
 
@@ -375,6 +425,18 @@ class HttpSession:
         self._parts.clear()
         self._have = 0
         self.outbox.close(reason)
+
+
+class HeldInput:
+    """What a session holds, counted when the node looks (`Outbox.input`)."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: HttpSession) -> None:
+        self._session = session
+
+    def __len__(self) -> int:
+        return self._session.held_bytes
 
 
 def _decode_id(raw: bytes) -> str:

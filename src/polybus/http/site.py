@@ -7,8 +7,8 @@ parameter goes to the application, then reserved paths win over names of topics.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from polybus.errors import LocalProtocolError, PolybusError
 from polybus.http.paths import reserved
@@ -33,6 +33,9 @@ class Party(Protocol):
     def take(self, request: Request) -> None:
         """Handle one request; it may be answered later."""
 
+    def passed_over(self, request: Request) -> None:
+        """One request had a body beyond the bound: it was answered with 413, and its body is not kept."""
+
     def flush(self) -> None:
         """The requests of one batch of input have all been taken."""
 
@@ -45,6 +48,33 @@ class Party(Protocol):
 
 Application = Callable[["HttpSession"], Party]
 
+Guard = Callable[[Request], bool]
+"""Whether a request to a reserved path goes on; False when it was answered instead."""
+
+
+def transport_identity(request: Request) -> Any:
+    """Who asks, as far as the connection tells."""
+    return request.connection.identity
+
+
+def denial(request: Request) -> tuple[int, dict[str, str]]:
+    """Status and headers for what somebody may not do: 401 where a token could help, else 403."""
+    if request.connection.site.wants_token(request):
+        return 401, {"www-authenticate": "Bearer"}
+    return 403, {}
+
+
+def bearer_token(headers: Mapping[str, str]) -> str:
+    """The token of `Authorization: Bearer`, else of a cookie; empty when there is none."""
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return token.strip()
+    for part in headers.get("cookie", "").split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == "token":
+            return value
+    return ""
+
 
 class Site:
     """Everything that one node serves over HTTP."""
@@ -52,6 +82,11 @@ class Site:
     def __init__(self, settings: HttpSettings | None = None) -> None:
         self.settings = settings or HttpSettings()
         self.application: Application | None = None
+        self.identify: Callable[[Request], Any] = transport_identity
+        """Who asks; nothing here looks at what it returns."""
+        self.guard: Guard | None = None
+        self.wants_token: Callable[[Request], bool] = lambda request: False
+        """Whether somebody who was refused could be let in with a token."""
         self._handlers: dict[str, tuple[Handler, bool]] = {}
 
     def add(self, path: str, handler: Handler, *, changes: bool = False) -> None:
@@ -85,6 +120,8 @@ class Site:
         handler, changes = found
         if request.head.foreign and (changes or request.method not in ("GET", "HEAD")):
             refuse(request)
+            return
+        if self.guard is not None and not self.guard(request):
             return
         try:
             handler(request)

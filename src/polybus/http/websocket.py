@@ -32,6 +32,11 @@ class WebSocket:
         self._protocol = ServerProtocol(max_size=max_size)
         self.pinged = False
 
+    @property
+    def held_bytes(self) -> int:
+        """What came and makes no whole message yet: part of a frame, and frames before it."""
+        return len(self._protocol.reader.buffer) + sum(map(len, self._parts))
+
     def accept(self, raw: bytes) -> bool:
         """Answer the handshake, given as the raw head; False when it was rejected and the connection ends."""
         protocol = self._protocol

@@ -26,12 +26,13 @@ import struct
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from polybus.errors import CorruptRecord
+from polybus.model.ends import ZERO, ends_of, repeated, shifted
 from polybus.model.message import NO_HEADERS
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ ZLIB, KEYS, TAGS, HEADERS, IDS = 1, 2, 4, 8, 16
 _HEADER: Final = struct.Struct("<4sBBHIIQqqIIIIIIIIII")
 _CHECKED: Final = struct.Struct("<IQqqIIIIIIIIII")
 _PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
+
+LONG_RUN: Final = (
+    8  # records with the same headers from which on it pays not to count them one by one
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -139,7 +144,7 @@ def encode_columns(
     """One chunk of ready columns; a column that nobody uses is None and costs nothing."""
     flags = 0
     parts: list[Any] = [times_us]
-    payload_ends = _ends(payloads)
+    payload_ends = ends_of(payloads)
     plain = payload_ends[-1]
     _put_ends(parts, payload_ends)
     key_bytes = tag_bytes = id_bytes = pairs = name_bytes = value_bytes = 0
@@ -151,12 +156,10 @@ def encode_columns(
         tag_bytes = _put_column(parts, tags)
     if headers is not None:
         flags |= HEADERS
-        pair_ends = _ends(headers)
+        pair_ends = ends_of(headers)
         pairs = pair_ends[-1]
         _put_ends(parts, pair_ends)
-        names, values = _encode_pairs(headers)
-        name_bytes = _put_column(parts, names)
-        value_bytes = _put_column(parts, values)
+        name_bytes, value_bytes = _put_pairs(parts, headers)
     if ids is not None:
         flags |= IDS
         id_bytes = _put_column(parts, ids)
@@ -180,7 +183,7 @@ def encode_open(base: int, time_us: int, payloads: Sequence[bytes]) -> ChunkView
     For who keeps it under a checksum of his own: `raw` and `head` compute them when somebody asks.
     """
     count = len(payloads)
-    ends = _ends(payloads)
+    ends = ends_of(payloads)
     plain = ends[-1]
     size = _up(plain)
     body_bytes = count * 8 + (count + 2) // 2 * 8 + size
@@ -195,21 +198,25 @@ def encode_open(base: int, time_us: int, payloads: Sequence[bytes]) -> ChunkView
     return ChunkView(b"".join(parts), header, sealed=False)
 
 
-def join_plain(views: Sequence[ChunkView]) -> bytes:
-    """Neighbouring chunks without keys, tags, headers, ids and compression as one, column by column."""
-    ends = array("i", [0])
-    for view in views:
-        shift = ends[-1]
-        ends.extend([end + shift for end in view.payload_ends[1:].tolist()])
-    plain = ends[-1]
+def join_chunks(views: Sequence[ChunkView]) -> bytes:
+    """Neighbouring chunks that have the same columns, and no compression, as one: column by column."""
+    flags = views[0].header.flags
     parts: list[Any] = [view.times for view in views]
-    _put_ends(parts, ends)
+    plain = _put_joined_ends(parts, [view.payload_ends for view in views])
+    key_bytes = _put_joined(parts, views, 1) if flags & KEYS else 0
+    tag_bytes = _put_joined(parts, views, 2) if flags & TAGS else 0
+    pairs = name_bytes = value_bytes = 0
+    if flags & HEADERS:
+        pairs = _put_joined_ends(parts, [view.column(3)[0] for view in views])
+        name_bytes = _put_joined(parts, views, 4)
+        value_bytes = _put_joined(parts, views, 5)
+    id_bytes = _put_joined(parts, views, 6) if flags & IDS else 0
     parts += [view.payload_view() for view in views]
     parts.append(_PADDING[plain % 8])
     first, last = views[0].header.first_us, views[-1].header.last_us
-    sizes = (plain, plain, 0, 0, 0, 0, 0, 0)
-    base = views[0].header.base
-    return seal(0, base, first, last, len(ends) - 1, sizes, b"".join(parts))
+    sizes = (plain, plain, key_bytes, tag_bytes, pairs, name_bytes, value_bytes, id_bytes)
+    base, count = views[0].header.base, sum(view.header.count for view in views)
+    return seal(flags, base, first, last, count, sizes, b"".join(parts))
 
 
 def parse_open(buf: Buffer) -> ChunkView:
@@ -254,35 +261,67 @@ def _texts(raw: bytes, cuts: list[int]) -> list[str]:
     return [raw[a:b].decode() for a, b in pairwise(cuts)]
 
 
-def _encode_pairs(headers: Sequence[Mapping[str, str]]) -> tuple[list[bytes], list[bytes]]:
-    """All names and all values; headers that neighbours share are encoded once."""
-    names: list[bytes] = []
-    values: list[bytes] = []
-    last: Mapping[str, str] = NO_HEADERS
-    last_names: list[bytes] = []
-    last_values: list[bytes] = []
-    for each in headers:
-        if each is not last:
-            last = each
-            last_names = [name.encode() for name in each]
-            last_values = [value.encode() for value in each.values()]
-        names += last_names
-        values += last_values
-    return names, values
+def _put_pairs(parts: list[Any], headers: Sequence[Mapping[str, str]]) -> tuple[int, int]:
+    """Names and values of all headers; those that neighbours share are encoded once."""
+    runs: list[tuple[Mapping[str, str], int]] = []
+    for _, group in groupby(headers, id):
+        same = list(group)
+        runs.append((same[0], len(same)))
+    names = [([name.encode() for name in each], times) for each, times in runs]
+    values = [([value.encode() for value in each.values()], times) for each, times in runs]
+    return _put_runs(parts, names), _put_runs(parts, values)
 
 
-def _ends(values: Iterable[Any]) -> array[int]:
-    return array("i", accumulate(map(len, values), initial=0))
+def _put_runs(parts: list[Any], runs: Sequence[tuple[list[bytes], int]]) -> int:
+    """A column in which some values come several times in a row."""
+    if all(times < LONG_RUN for _, times in runs):
+        return _put_column(parts, [value for values, times in runs for value in values * times])
+    blobs: list[bytes] = []
+    total = count = 0
+    parts.append(ZERO)
+    for values, times in runs:
+        blob = b"".join(values) * times
+        parts.append(shifted(repeated(map(len, values), times), total))
+        blobs.append(blob)
+        total += len(blob)
+        count += len(values) * times
+    _pad_ends(parts, count)
+    parts += blobs
+    parts.append(_PADDING[total % 8])
+    return total
 
 
 def _put_ends(parts: list[Any], ends: array[int]) -> None:
     parts.append(ends)
-    if len(ends) % 2:
-        parts.append(b"\0\0\0\0")
+    _pad_ends(parts, len(ends) - 1)
+
+
+def _pad_ends(parts: list[Any], count: int) -> None:
+    if count % 2 == 0:  # with the zero before them they are an odd number of four bytes each
+        parts.append(ZERO)
+
+
+def _put_joined_ends(parts: list[Any], columns: Sequence[memoryview]) -> int:
+    total = count = 0
+    parts.append(ZERO)
+    for ends in columns:
+        parts.append(shifted(ends[1:].cast("B"), total))
+        total += ends[-1]
+        count += len(ends) - 1
+    _pad_ends(parts, count)
+    return total
+
+
+def _put_joined(parts: list[Any], views: Sequence[ChunkView], number: int) -> int:
+    columns = [view.column(number) for view in views]
+    total = _put_joined_ends(parts, [ends for ends, _ in columns])
+    parts += [raw for _, raw in columns]
+    parts.append(_PADDING[total % 8])
+    return total
 
 
 def _put_column(parts: list[Any], values: Sequence[bytes]) -> int:
-    ends = _ends(values)
+    ends = ends_of(values)
     _put_ends(parts, ends)
     parts += values
     parts.append(_PADDING[ends[-1] % 8])
@@ -428,6 +467,12 @@ class ChunkView:
     def _column(self, position: int, count: int) -> tuple[memoryview, int]:
         """Ends of the column at `position` and where its bytes begin in the body."""
         return self._ends_at(position, count), position + (count + 2) // 2 * 8
+
+    def column(self, number: int) -> tuple[memoryview, memoryview]:
+        """A column by its number in `_layout`: its ends and its bytes, which that of pairs has none of."""
+        count = self.header.pairs if number in (4, 5) else self.header.count
+        ends, begin = self._column(self._at[number], count)
+        return ends, self.body[begin : begin + (0 if number == 3 else ends[-1])]
 
     def _values(self, position: int, start: int, stop: int) -> list[bytes]:
         ends, begin = self._column(position, self.header.count)

@@ -1,8 +1,8 @@
 """The row of `polybus.journal`: one per ended call, publication, produce, delivery and error (DESIGN 3).
 
-Invariant: this file is the only place that knows the row. A row is the payload of one record, a JSON array that begins
-with the version; a newer version adds elements at the end, so an older reader leaves them and a newer one takes their
-defaults. The record's time is that of the row's end; its tag is the kind, so that groups can filter by it.
+Invariant: this file decides what a row is; `core.journal` writes it, and so do the hot loops of GSB and T2. A row is
+the payload of one record, a JSON array that begins with the version; a newer version adds elements at the end, so an
+older reader leaves them and a newer one takes their defaults. The record's time is that of the row's end.
 
     [1, time_us, kind, id, wire_in, wire_out, name, caller, bytes_in, bytes_out, status, duration_us, error]
 
@@ -27,6 +27,15 @@ REPLY_TAG: Final = "reply"
 CALL_ID: Final = "call-id"
 CALL_NAME: Final = "call-name"
 CALL_STATUS: Final = "call-status"
+CALL_FROM: Final = "call-from"  # the caller's wire
+CALL_TO: Final = "call-to"  # the service's wire
+CALL_CALLER: Final = "call-caller"
+CALL_PART: Final = "call-part"  # of a streamed reply, from 0; the last one has a status
+# And beside a captured publication, whose name is also its tag.
+NAME: Final = "name"
+WIRE: Final = "wire"
+PUBLISHER: Final = "publisher"
+VIA: Final = "via"  # the topics whose relays it has passed, so that it goes round no second time
 
 Kind = Literal["call", "publish", "produce", "deliver", "error"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)

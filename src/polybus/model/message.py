@@ -47,6 +47,11 @@ class Carried:
         self.decode = decode
 
     @property
+    def size(self) -> int:
+        """Bytes of the payload, or of the frame around it where nobody has looked inside."""
+        return len(self.frame) if self._payload is None else len(self._payload)
+
+    @property
     def payload(self) -> bytes:
         """The payload as plain bytes, decoded from the frame at the first look."""
         if self._payload is None:
@@ -66,8 +71,10 @@ class Call(Carried):
 
     __slots__ = (
         "caller",
+        "charged",
         "deadline",
         "id",
+        "identity",
         "key",
         "name",
         "open",
@@ -76,6 +83,7 @@ class Call(Carried):
         "started",
         "token",
         "wants_reply",
+        "watched",
     )
 
     def __init__(
@@ -98,12 +106,15 @@ class Call(Carried):
         self.token = token
         self.deadline = deadline
         self.wants_reply = wants_reply
+        self.identity: Any = None  # on whose behalf, when that is not the caller's own identity
+        self.charged: Any = None  # the core may note here for whom it is counted
         self.id = 0
         self.key: Any = None  # the service's room may keep its own id of the call here
         self.registration: Any = None
         self.service: Any = None
         self.started = 0.0
         self.open = False
+        self.watched: Any = None  # what the journal and captures have noted of it
 
     def forget_payload(self) -> None:
         """Let the payload go once it was passed on: a call may stay open for hours, and there may be many."""

@@ -9,6 +9,7 @@ import asyncio
 import binascii
 import logging
 from base64 import b64decode
+from collections.abc import Mapping
 from typing import Final
 
 from polybus.core.endpoint import Endpoint, Identity
@@ -16,7 +17,7 @@ from polybus.core.engine import TopicOptions
 from polybus.core.group_options import Start
 from polybus.core.topics import Topics
 from polybus.errors import Conflict, NoSuchTopic, NotReachable, PolybusError
-from polybus.model.message import Call, Reply, Status
+from polybus.model.message import NO_HEADERS, Call, Reply, Status
 from polybus.model.record import NewRecord
 from polybus.monitor import shapes
 from polybus.monitor.records import WHOLE, show
@@ -137,7 +138,13 @@ class Actions:
                 return self._done(who, peer, f"connection {number} of {connection.peer} was closed")
         raise NotReachable(f"no open connection has the number {number}")
 
-    async def call(self, who: Identity, peer: str, asked: shapes.CallQuestion) -> shapes.CallAnswer:
+    async def call(
+        self,
+        who: Identity,
+        peer: str,
+        asked: shapes.CallQuestion,
+        trace: Mapping[str, str] = NO_HEADERS,
+    ) -> shapes.CallAnswer:
         self._check(who, asked.name)
         router = self._sources.router
         caller = Caller(who, peer)
@@ -149,7 +156,7 @@ class Actions:
                     caller,
                     asked.name,
                     decode(asked.payload, asked.encoding),
-                    headers=asked.headers,
+                    headers={**trace, **asked.headers},
                     deadline=started + asked.timeout_s,
                 )
             )

@@ -7,6 +7,7 @@ error's own number and hint.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,6 +32,7 @@ from polybus.errors import (
     TimedOut,
 )
 from polybus.http.request import Request
+from polybus.http.site import denial
 from polybus.monitor import shapes
 from polybus.monitor.files import SAFE
 from polybus.monitor.lists import Cut
@@ -68,7 +70,7 @@ class Asked:
 
     @property
     def who(self) -> Identity:
-        who: Identity | None = self.request.connection.identity
+        who: Identity | None = self.request.identity
         return who or ANONYMOUS
 
     @property
@@ -192,7 +194,11 @@ async def encode(result: Any) -> bytes:
     row = result.row
     rows = await rendered(result.items, lambda item: msgspec.json.encode(row(item)))
     tail = {name: getattr(result, name) for name in ("total", "matching", "page", "limit")}
-    return b'{"items":[' + b",".join(rows) + b"]," + msgspec.json.encode(tail)[1:]
+    # Megabytes are put together in a turn of their own, and sent in the next.
+    await asyncio.sleep(0)
+    whole = b"".join((b'{"items":[', b",".join(rows), b"],", msgspec.json.encode(tail)[1:]))
+    await asyncio.sleep(0)
+    return whole
 
 
 def refuse(request: Request, exc: PolybusError) -> None:
@@ -204,6 +210,9 @@ def refuse(request: Request, exc: PolybusError) -> None:
             headers = {**JSON, "allow": exc.allow}
     else:
         status = next((number for kind, number in STATUSES if isinstance(exc, kind)), 500)
+        if status == 403:
+            status, challenge = denial(request)
+            headers = {**JSON, **challenge}
     problem = shapes.Problem(status=status, code=exc.code, error=exc.text, hint=exc.hint)
     # What a client sent may be part of the text; half of a surrogate pair cannot be JSON.
     request.respond(status, headers, encode_problem(problem))

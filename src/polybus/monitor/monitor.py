@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -16,25 +16,32 @@ from msgspec import Meta
 from polybus.core.endpoint import Identity
 from polybus.core.filter import parse_filter
 from polybus.core.topics import Topics
-from polybus.errors import NoSuchTopic, PolybusError
+from polybus.errors import NoSuchTopic
 from polybus.http.request import Request
 from polybus.http.site import Site
+from polybus.model.trace import trace_headers
 from polybus.monitor import records, shapes
 from polybus.monitor.actions import EVERYTHING, Actions
 from polybus.monitor.api import Api, Asked, Operation
 from polybus.monitor.files import load, serve
+from polybus.monitor.history import (
+    JOURNAL,
+    TRAFFIC,
+    CallGraph,
+    Kept,
+    TrafficHistory,
+    call_graph,
+    traffic,
+)
 from polybus.monitor.lists import Lists
 from polybus.monitor.nodes import GsbNodes
 from polybus.monitor.openapi import describe
 from polybus.monitor.sampler import POINTS, Sampler
 from polybus.monitor.sources import Sources
-from polybus.monitor.streams import Stream, Viewers
+from polybus.monitor.streams import Viewers
+from polybus.monitor.tail import Tail
 
 log = logging.getLogger("polybus.monitor")
-
-TAIL_S: Final = 0.25  # between two looks at what came to a topic
-TAIL_RECORDS: Final = 200  # shown per look; what comes faster is counted and passed over
-PING_TURNS: Final = 60  # looks without a record after which a tail says that it is alive
 
 
 class OverviewQuestion(shapes.Question):
@@ -58,6 +65,8 @@ class Monitor:
         self._lists = Lists(self.sampler)
         self._actions = Actions(sources)
         self._nodes = GsbNodes(self.sampler)
+        self._traffic = Kept(self.sampler.clock, traffic)
+        self._graph = Kept(self.sampler.clock, call_graph)
         self._viewers = Viewers()
         self._tails = Viewers()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -222,6 +231,22 @@ class Monitor:
                 see(self._federation),
             ),
             Operation(
+                "traffic_history",
+                "GET",
+                "/history/traffic",
+                "Traffic by window, out of the topic of the traffic pipeline",
+                TrafficHistory,
+                see(self._traffic_history),
+            ),
+            Operation(
+                "call_graph",
+                "GET",
+                "/history/graph",
+                "Who called whom, out of the journal",
+                CallGraph,
+                see(self._call_graph),
+            ),
+            Operation(
                 "add_topic",
                 "POST",
                 "/topics",
@@ -277,7 +302,9 @@ class Monitor:
                 "/call",
                 "Call a service",
                 shapes.CallAnswer,
-                lambda a: self._actions.call(a.who, a.peer, a.body),
+                lambda a: self._actions.call(
+                    a.who, a.peer, a.body, trace_headers(a.request.head.headers)
+                ),
                 body=shapes.CallQuestion,
                 admin=True,
             ),
@@ -310,7 +337,13 @@ class Monitor:
         return self._document
 
     async def _me(self, asked: Asked) -> shapes.Me:
-        return shapes.Me(identity=str(asked.who), admin=self._actions.may(asked.who))
+        who = asked.who
+        return shapes.Me(
+            identity=str(who),
+            look=self.sources.router.policy.may(who, "subscribe", EVERYTHING),
+            admin=self._actions.may(who),
+            token=asked.request.connection.site.wants_token(asked.request),
+        )
 
     async def _overview(self, asked: Asked) -> shapes.Overview:
         await self.sampler.fresh()
@@ -349,6 +382,14 @@ class Monitor:
             trackers=list(self.sources.trackers()), twins=list(self.sources.twins())
         )
 
+    async def _traffic_history(self, asked: Asked) -> TrafficHistory:
+        self.sources.router.check(asked.who, "consume", TRAFFIC)
+        return await self._traffic.get(self._topics)
+
+    async def _call_graph(self, asked: Asked) -> CallGraph:
+        self.sources.router.check(asked.who, "consume", JOURNAL)
+        return await self._graph.get(self._topics)
+
     async def _add_topic(self, asked: Asked) -> shapes.Done:
         return await self._actions.add_topic(asked.who, asked.peer, asked.body)
 
@@ -373,61 +414,3 @@ class Monitor:
             stream.send("gone", msgspec.json.encode(exc.text))
         finally:
             self._tails.drop(stream)
-
-
-class Tail:
-    """One viewer of what comes to a topic."""
-
-    def __init__(self, topics: Topics, topic: str, passes: Any, contains: bytes) -> None:
-        self._topics = topics
-        self._topic = topic
-        self._passes = passes
-        self._contains = contains
-        self._position = topics.info(topic).end
-
-    async def run(self, stream: Stream) -> None:
-        """Send what comes until the viewer goes.
-
-        Raises:
-            NoSuchTopic: the topic was removed.
-        """
-        idle = 0
-        alive = stream.write(b": hello\n\n")
-        while alive:
-            await asyncio.sleep(TAIL_S)
-            idle += 1
-            try:
-                event = await self._next()
-            except NoSuchTopic:
-                raise
-            except PolybusError as exc:
-                # Said once, here and to the viewer; a topic that cannot be read now may be read later.
-                log.warning("the tail of %s ends: %s", self._topic, exc)
-                stream.send("gone", msgspec.json.encode(exc.text))
-                return
-            if event is not None:
-                idle = 0
-                alive = stream.send("records", msgspec.json.encode(event))
-            elif idle >= PING_TURNS:
-                idle = 0
-                alive = stream.write(b": still here\n\n")
-            else:
-                alive = not stream.closed
-
-    async def _next(self) -> dict[str, Any] | None:
-        info = self._topics.info(self._topic)
-        skipped = max(0, info.end - TAIL_RECORDS - self._position)
-        start = self._position = max(self._position + skipped, info.first)
-        if start >= info.end:
-            self._position = min(start, info.end)
-            return None
-        found = await records.read(self._topics, self._topic, start, TAIL_RECORDS)
-        if found:
-            self._position = found[-1].offset + 1
-        shown = [
-            records.shown(record, records.PREVIEW)
-            for record in found
-            if (self._passes is None or self._passes(record.tag))
-            and self._contains in record.payload
-        ]
-        return {"skipped": skipped, "items": shown} if shown or skipped else None

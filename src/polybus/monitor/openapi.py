@@ -90,12 +90,6 @@ def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
     schema = schemas[operation.question.__name__]
     required = set(schema.get("required", ()))
     return [
-        {"name": name, "in": "query", "required": name in required, "schema": _plain(each)}
+        {"name": name, "in": "query", "required": name in required, "schema": each}
         for name, each in schema["properties"].items()
     ]
-
-
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter that may be left out is never sent as null."""
-    choices = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
-    return choices[0] if choices else {k: v for k, v in schema.items() if v is not None}

@@ -10,6 +10,7 @@ import re
 from typing import Final, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from polybus.core.filter import Predicate, parse_filter
 from polybus.core.topics import Topics
@@ -85,14 +86,15 @@ async def browse(topics: Topics, topic: str, question: shapes.RecordQuestion) ->
     """
     info = topics.info(topic)
     passes = parse_filter(question.tag) if question.tag else None
-    if question.offset is not None:
+    if question.offset is not UNSET:
         start = min(max(question.offset, info.first), info.end)
-    elif question.time_ms is not None:
+    elif question.time_ms is not UNSET:
         start = await topics.engine.offset_at(topic, question.time_ms)
     else:
         # Of a filtered topic the last records may hold none that passes, so look further back.
         start = max(info.first, info.end - (MAX_SCAN if passes else question.limit))
-    newest = question.offset is None and question.time_ms is None and passes is not None
+    unplaced = question.offset is UNSET and question.time_ms is UNSET
+    newest = unplaced and passes is not None
     found, position, scanned = await _scan(topics, topic, start, passes, question, newest)
     if newest:
         found = found[-question.limit :]

@@ -10,18 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from polybus._version import __version__
 from polybus.core.endpoint import Endpoint, Traffic
+from polybus.core.engine import TopicInfo
 from polybus.core.services import Registration
+from polybus.core.topic_events import TopicEvent
+from polybus.core.topics import Topics
+from polybus.errors import NoSuchTopic
 from polybus.model.message import Call, Status
 from polybus.monitor.durations import Durations, Histogram
 from polybus.monitor.shapes import Disk, History, Overview, Wire
-from polybus.monitor.sources import Sources
+from polybus.monitor.sources import NodeHealth, Sources
+from polybus.monitor.totals import Point, Rates, Totals
 from polybus.monitor.turns import Turns
 from polybus.transports.connection import Connection
 
@@ -33,68 +38,7 @@ LAG_EVERY: Final = 5  # samples between two points of a group's lag
 LAG_POINTS: Final = 60  # five minutes as well
 MAX_GROUPS: Final = 2000  # whose lag is kept over time
 DISK_EVERY: Final = 10
-SMOOTHING: Final = 0.5  # weight of the newest second in the rate of a topic or service
-
-
-@dataclass(slots=True)
-class Point:
-    """One sample, as far as it is kept."""
-
-    time_ms: int
-    in_rate: dict[str, float]
-    out_rate: dict[str, float]
-    calls_rate: float
-    produce_rate: float
-    failures_rate: float
-    connections: int
-    lag: int
-    loop_lag_ms: float
-
-
-@dataclass(slots=True)
-class Totals:
-    """Sums at one moment."""
-
-    at: float = 0.0
-    wires: dict[str, Traffic] = field(default_factory=dict)
-    services: dict[str, Traffic] = field(default_factory=dict)
-    registered: Counter[str] = field(default_factory=Counter)
-    connected: Counter[str] = field(default_factory=Counter)
-    pending_bytes: int = 0
-    topics: int = 0
-    records: int = 0
-    produced: int = 0
-    stored_bytes: int = 0
-    groups: int = 0
-    lag: int = 0
-    in_flight: int = 0
-    redelivered: int = 0
-    dead: int = 0
-
-
-class Rates:
-    """Rates of many counters by key; what is not counted any more is forgotten."""
-
-    __slots__ = ("_last", "_rates")
-
-    def __init__(self) -> None:
-        self._last: dict[object, int] = {}
-        self._rates: dict[object, float] = {}
-
-    def get(self, key: object) -> float:
-        return self._rates.get(key, 0.0)
-
-    def take(self, counts: dict[object, int], seconds: float) -> None:
-        """The counters as they stand now."""
-        last, old = self._last, self._rates
-        fresh = {}
-        for key, count in counts.items():
-            rate = max(0, count - last.get(key, count)) / seconds
-            smooth = SMOOTHING * rate + (1 - SMOOTHING) * old.get(key, rate)
-            if smooth > 0.005:
-                fresh[key] = smooth
-        self._rates = fresh
-        self._last = counts
+ALL_EVERY: Final = 10  # an engine may have topics that nobody told of
 
 
 class Sampler:
@@ -116,7 +60,14 @@ class Sampler:
         self._wire_rates: dict[str, tuple[float, float, float, float, float]] = {}
         self._produce_rate = 0.0
         self._count = 0
+        self._infos: Sequence[TopicInfo] | None = None
+        self._infos_at = 0.0
+        self._health: NodeHealth | None = None  # of the last sample: it looks at every endpoint
+        self._looking = asyncio.Lock()  # one look at a time, which others then share
+        self._names: list[str] | None = None
         sources.router.calls.on_end = self._call_ended
+        if sources.topics is not None:
+            sources.topics.listen(self._topic_changed)
 
     # -- calls ----------------------------------------------------------------------------------------------
 
@@ -135,6 +86,42 @@ class Sampler:
             histogram = self.histograms[registration.wire] = Histogram()
         histogram.add(seconds)
 
+    # -- topics ---------------------------------------------------------------------------------------------
+
+    def topics(self) -> Sequence[TopicInfo]:
+        """All topics, as of a second ago at most.
+
+        Asking the engine costs about 5 ms for a thousand of them, and every viewer's list would.
+        """
+        found = self.sources.topics
+        if found is None:
+            return ()
+        now = self.clock.monotonic()
+        if self._infos is None or now - self._infos_at > PERIOD_S:
+            self._infos, self._infos_at = found.all(), now
+        return self._infos
+
+    def _topic_changed(self, event: TopicEvent) -> None:
+        if event.change not in ("joined", "left"):
+            self._infos = self._names = None
+
+    async def _look_at_topics(self, topics: Topics, turns: Turns) -> Sequence[TopicInfo]:
+        """All topics as they stand, looked at in turns as far as their names are known."""
+        if self._names is None or self._count % ALL_EVERY == 0:
+            self._infos = None
+            infos = self.topics()
+            self._names = [info.name for info in infos]
+            return infos
+        names, found, now = self._names, [], self.clock.monotonic()
+        for name in names:
+            with suppress(NoSuchTopic):
+                found.append(topics.info(name))
+            if turns.over():
+                await turns.rest()
+        if self._names is names:
+            self._infos, self._infos_at = found, now
+        return found
+
     # -- sampling -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -147,11 +134,16 @@ class Sampler:
 
     async def fresh(self) -> None:
         """Sample now unless that was just done; for answers that should not be a second old."""
-        if self.clock.monotonic() - self.totals.at >= PERIOD_S / 2 or not self._count:
-            await self.sample()
+        async with self._looking:
+            if self.clock.monotonic() - self.totals.at >= PERIOD_S / 2 or not self._count:
+                await self._sample()
 
     async def sample(self) -> None:
         """Look at everything."""
+        async with self._looking:
+            await self._sample()
+
+    async def _sample(self) -> None:
         if self._count % DISK_EVERY == 0:
             await self._look_at_disk()
         totals = Totals(at=self.clock.monotonic())
@@ -160,10 +152,13 @@ class Sampler:
         await self._count_connections(totals, turns)
         await self._count_services(totals, turns)
         await self._count_topics(totals, turns)
+        await turns.rest()
+        self._health = health = self.sources.health()
+        await turns.rest()
         before, self.totals = self.totals, totals
         self._count += 1
         if before.at:
-            self._keep_point(before, totals, max(totals.at - before.at, 1e-3))
+            self._keep_point(before, totals, health.loop_lag_s)
 
     async def _count_endpoints(self, totals: Totals, turns: Turns) -> None:
         router = self.sources.router
@@ -203,7 +198,7 @@ class Sampler:
             return
         counts: dict[object, int] = {}
         lags: dict[tuple[str, str], int] = {}
-        for info in topics.all():
+        for info in await self._look_at_topics(topics, turns):
             totals.topics += 1
             totals.records += info.end - info.first
             totals.produced += info.end
@@ -220,8 +215,10 @@ class Sampler:
                     lags[info.name, group.name] = lag
             if turns.over():
                 await turns.rest()
+        await turns.rest()
         self.topic_rates.take(counts, self._since_last(totals))
         if self._count % LAG_EVERY == 0:
+            await turns.rest()
             self._keep_lags(lags)
 
     def _since_last(self, totals: Totals) -> float:
@@ -245,7 +242,8 @@ class Sampler:
             return
         self.disk = Disk(folder=str(folder), free_bytes=usage.free, total_bytes=usage.total)
 
-    def _keep_point(self, before: Totals, now: Totals, seconds: float) -> None:
+    def _keep_point(self, before: Totals, now: Totals, loop_lag_s: float) -> None:
+        seconds = max(now.at - before.at, 1e-3)
         rates = {}
         failures = 0
         for wire, traffic in now.wires.items():
@@ -274,7 +272,7 @@ class Sampler:
                 failures_rate=max(0, failures) / seconds,
                 connections=sum(now.connected.values()),
                 lag=now.lag,
-                loop_lag_ms=self.sources.health().loop_lag_s * 1000,
+                loop_lag_ms=loop_lag_s * 1000,
             )
         )
 
@@ -283,7 +281,7 @@ class Sampler:
     def overview(self, history: int = 0) -> Overview:
         """The node at a glance, as of the last sample, with so many points of its past."""
         now, sources = self.totals, self.sources
-        health = sources.health()
+        health = self._health or sources.health()
         names = sorted(now.wires.keys() | now.connected.keys() | now.registered.keys())
         wires = [self._wire(name) for name in names]
         return Overview(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 MAX_LIMIT: Final = 10_000  # rows of one answer
 MAX_OFFSET: Final = 2**63 - 1
@@ -105,10 +105,12 @@ class Overview(Shape):
 
 
 class Me(Shape):
-    """Who is asking, and whether they may change things."""
+    """Who is asking, whether they may look and change things, and whether a token could make them somebody else."""
 
     identity: str
+    look: bool
     admin: bool
+    token: bool
 
 
 # -- lists ---------------------------------------------------------------------------------------------------
@@ -284,8 +286,9 @@ class DeadLetterPage(Paged):
 class RecordQuestion(Question):
     """Which records: from an offset, else from a time, else the last ones; only those whose tag passes `tag`."""
 
-    offset: Offset | None = None
-    time_ms: Offset | None = None
+    # Not None: the text "null" would be taken for it.
+    offset: Offset | UnsetType = UNSET
+    time_ms: Offset | UnsetType = UNSET
     tag: Annotated[str, Meta(max_length=255)] = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 50
     raw: Literal["auto", "base64"] = "auto"

@@ -50,7 +50,7 @@ class Stream:
             connection.outbox.abort("it does not read its events")
             return False
         connection.keep_open()
-        connection.outbox.write(raw)
+        connection.send(raw)
         return True
 
 

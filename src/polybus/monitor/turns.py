@@ -44,13 +44,15 @@ async def window(
     Sorted in runs which are then merged as far as the window reaches: one sort of everything cannot be interrupted.
     """
     turns = Turns()
-    runs: list[list[tuple[Any, int, T]]] = []
-    run: list[tuple[Any, int, T]] = []
-    number = 0
+    everything: list[T] = []
+    # Tuples of texts and numbers alone: the garbage collector lets go of them. Ten thousand that hold items would
+    # soon make it look at all that the node has, which takes a tenth of a second.
+    runs: list[list[tuple[Any, int]]] = []
+    run: list[tuple[Any, int]] = []
     for key, item in items:
-        # The number makes ties stable, and keeps items themselves from being compared.
-        run.append((key, -number if descending else number, item))
-        number += 1
+        # The number makes ties stable.
+        run.append((key, -len(everything) if descending else len(everything)))
+        everything.append(item)
         if len(run) == RUN:
             run.sort(reverse=descending)
             runs.append(run)
@@ -60,14 +62,14 @@ async def window(
     run.sort(reverse=descending)
     runs.append(run)
     found = []
-    for position, (_, _, item) in enumerate(heapq.merge(*runs, reverse=descending)):
+    for position, (_, number) in enumerate(heapq.merge(*runs, reverse=descending)):
         if position >= start + count:
             break
         if position >= start:
-            found.append(item)
+            found.append(everything[abs(number)])
         if turns.over():
             await turns.rest()
-    return found, number
+    return found, len(everything)
 
 
 async def rendered(items: Iterable[T], render: Callable[[T], bytes]) -> list[bytes]:

@@ -46,10 +46,17 @@ class Setting:
         if unit is not None and isinstance(value, (int, float)):
             return unit.show(value)
         if isinstance(value, tuple):
-            return ", ".join(map(str, value))
+            return ", ".join(map(_show_item, value))
         if isinstance(value, bool):
             return str(value).lower()
         return "" if value is None else str(value)
+
+
+def _show_item(item: object) -> str:
+    if not dataclasses.is_dataclass(item) or isinstance(item, type):
+        return str(item)
+    pairs = ", ".join(f"{key} = {value!r}" for key, value in dataclasses.asdict(item).items())
+    return "{" + pairs + "}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +198,11 @@ def _value(hint: Any, raw: object) -> object:
         if raw not in get_args(hint):
             raise ValueError(f"{raw!r} is none of {', '.join(get_args(hint))}")
         return raw
+    if get_origin(hint) is tuple and dataclasses.is_dataclass(get_args(hint)[0]):
+        raw = raw or []
+        if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
+            raise TypeError("it is a list of tables; write [[…]] before each, in a file")
+        return tuple(_table(get_args(hint)[0], item) for item in raw)
     if get_origin(hint) is tuple:
         items = raw.split(",") if isinstance(raw, str) else raw
         if not isinstance(items, (list, tuple)) or not all(isinstance(i, str) for i in items):
@@ -205,6 +217,18 @@ def _value(hint: Any, raw: object) -> object:
     if type(raw) is not hint:
         raise TypeError(f"{raw!r} is not a {getattr(hint, '__name__', 'text')}")
     return raw
+
+
+def _table(cls: Any, raw: Mapping[str, object]) -> object:
+    """One table of a list of them."""
+    known = {setting.key: setting for setting in settings(cls)}
+    for key in raw:
+        if key not in known:
+            raise ValueError(f"unknown key {key}; known are {', '.join(known)}")
+    for key, setting in known.items():
+        if setting.default is dataclasses.MISSING and key not in raw:
+            raise ValueError(f"{key} is missing")
+    return cls(**{key: _value(known[key].hint, value) for key, value in raw.items()})
 
 
 def _pinned_to_gsb(url: str) -> str:

@@ -6,6 +6,7 @@ label holds a name that clients choose, so the number of series does not grow wi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
@@ -24,7 +25,6 @@ from prometheus_client.registry import Collector
 
 from polybus._version import __version__
 from polybus.core.endpoint import ANONYMOUS
-from polybus.core.engine import TopicInfo
 from polybus.errors import PolybusError
 from polybus.http.request import Request
 from polybus.http.site import TEXT, Site, not_found
@@ -32,8 +32,11 @@ from polybus.model.pattern import check_pattern, matches
 from polybus.monitor.api import refuse
 from polybus.monitor.durations import Histogram
 from polybus.monitor.monitor import Monitor
+from polybus.monitor.shapes import Wire as WireNumbers
+from polybus.monitor.turns import Turns
 from polybus.storage.files import DiskFile, DiskFiles
 
+PROMETHEUS: Final = {"content-type": CONTENT_TYPE_PLAIN_0_0_4}
 MAX_DETAILED: Final = 1000  # topics in one detailed answer
 
 
@@ -42,10 +45,10 @@ class Metrics:
 
     def __init__(self, monitor: Monitor, syncs: Histogram) -> None:
         self._monitor = monitor
-        self._registry = CollectorRegistry()
-        self._registry.register(NodeCollector(monitor, syncs))
-        ProcessCollector(registry=self._registry)
-        GCCollector(registry=self._registry)
+        self._node = NodeMetrics(monitor, syncs)
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+        GCCollector(registry=self._process)
 
     def register(self, site: Site) -> None:
         """Serve it."""
@@ -63,19 +66,23 @@ class Metrics:
 
     async def _all(self, request: Request) -> None:
         await self._monitor.sampler.fresh()
-        _answer(request, self._registry)
+        text = await asyncio.to_thread(self._write_all, list(self._node.collect()))
+        request.respond(200, PROMETHEUS, text)
+
+    def _write_all(self, found: list[Metric]) -> bytes:
+        # Counting the open files of a process with ten thousand of them takes the system a while.
+        return write(found) + generate_latest(self._process)
 
     async def _detailed(self, request: Request) -> None:
         try:
-            self._monitor.check(request.connection.identity or ANONYMOUS)
+            self._monitor.check(request.identity or ANONYMOUS)
             pattern = check_pattern(request.parameters().get("topic", "**"))
         except PolybusError as exc:
             refuse(request, exc)
             return
         await self._monitor.sampler.fresh()
-        registry = CollectorRegistry()
-        registry.register(TopicCollector(self._monitor, pattern))
-        _answer(request, registry)
+        found = await topic_metrics(self._monitor, pattern)
+        request.respond(200, PROMETHEUS, await asyncio.to_thread(write, found))
 
     def _alive(self, request: Request) -> None:
         request.respond(200, TEXT, b"ok\n")
@@ -85,8 +92,21 @@ class Metrics:
         request.respond(200 if health.ready else 503, TEXT, health.state.encode() + b"\n")
 
 
-def _answer(request: Request, registry: CollectorRegistry) -> None:
-    request.respond(200, {"content-type": CONTENT_TYPE_PLAIN_0_0_4}, generate_latest(registry))
+class Collected(Collector):
+    """Metrics that were collected on the event loop, to be written out beside it: text takes longer than numbers."""
+
+    def __init__(self, found: list[Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> list[Metric]:
+        return self._found
+
+
+def write(found: list[Metric]) -> bytes:
+    """Metrics as Prometheus reads them."""
+    registry = CollectorRegistry()
+    registry.register(Collected(found))
+    return generate_latest(registry)
 
 
 class TimedFiles(DiskFiles):
@@ -114,25 +134,25 @@ class TimedFile(DiskFile):
         self._syncs.add(perf_counter() - started)
 
 
-class NodeCollector(Collector):
+class NodeMetrics:
     """The node's own numbers, with nothing but the protocol as a label."""
 
     def __init__(self, monitor: Monitor, syncs: Histogram) -> None:
         self._monitor = monitor
         self._syncs = syncs
 
-    def describe(self) -> list[Metric]:
-        return []  # names are known when they are collected; asking earlier would take a sample
-
     def collect(self) -> Iterator[Metric]:
         now = self._monitor.sampler.overview()
         yield InfoMetricFamily("polybus_build", "The program", value={"version": __version__})
         yield GaugeMetricFamily("polybus_up", "1 while the node answers", value=1)
         yield GaugeMetricFamily("polybus_ready", "1 while the node takes work", value=now.ready)
-        yield GaugeMetricFamily("polybus_uptime_seconds", "Since the start", value=now.uptime_s)
-        yield from self._wires()
+        yield GaugeMetricFamily(
+            "polybus_uptime_seconds", "Since the node started", value=now.uptime_s
+        )
+        yield from self._wires(now.wires)
         yield from self._connections()
         yield from self._durations()
+        yield from self._recording()
         gauges = {
             "polybus_calls_pending": ("Calls that wait for an answer", now.pending_calls),
             "polybus_topics": ("Durable topics", now.topics),
@@ -142,22 +162,28 @@ class NodeCollector(Collector):
             "polybus_group_lag_records": ("Records still to be confirmed, all groups", now.lag),
             "polybus_group_in_flight_records": ("Delivered and not confirmed", now.in_flight),
             "polybus_outbox_bytes": ("Queued towards all peers", now.pending_bytes),
-            "polybus_loop_lag_seconds": ("Worst of the last seconds", now.loop_lag_ms / 1000),
+            "polybus_loop_lag_seconds": (
+                "How late work began, worst of late",
+                now.loop_lag_ms / 1000,
+            ),
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(name, text, value=value)
         # Groups that are removed take their counts with them, so these are not counters.
         yield GaugeMetricFamily(
-            "polybus_group_redelivered_records", "By present groups", value=now.redelivered
+            "polybus_group_redelivered_records",
+            "Delivered again, in present groups",
+            value=now.redelivered,
         )
-        yield GaugeMetricFamily("polybus_group_dead_records", "By present groups", value=now.dead)
+        yield GaugeMetricFamily(
+            "polybus_group_dead_records", "Given up, in present groups", value=now.dead
+        )
         if now.disk is not None:
             yield GaugeMetricFamily(
-                "polybus_disk_free_bytes", "Where topics lie", value=now.disk.free_bytes
+                "polybus_disk_free_bytes", "Where the topics lie", value=now.disk.free_bytes
             )
 
-    def _wires(self) -> Iterator[Metric]:
-        wires = self._monitor.sampler.overview().wires
+    def _wires(self, wires: list[WireNumbers]) -> Iterator[Metric]:
         counters = {
             "polybus_messages_received": ("Messages of clients", "messages_in"),
             "polybus_messages_sent": ("Messages to clients", "messages_out"),
@@ -179,14 +205,16 @@ class NodeCollector(Collector):
 
     def _connections(self) -> Iterator[Metric]:
         sources, totals = self._monitor.sources, self._monitor.sampler.totals
-        current = GaugeMetricFamily("polybus_connections", "Open", labels=["protocol"])
+        current = GaugeMetricFamily("polybus_connections", "Open connections", labels=["protocol"])
         for protocol, count in sorted(totals.connected.items()):
             current.add_metric([protocol], count)
         yield current
         yield CounterMetricFamily(
-            "polybus_connections_accepted", "Ever", value=sources.connections.accepted
+            "polybus_connections_accepted", "Since the start", value=sources.connections.accepted
         )
-        ended = CounterMetricFamily("polybus_connections_ended", "By reason", labels=["reason"])
+        ended = CounterMetricFamily(
+            "polybus_connections_ended", "Why they ended", labels=["reason"]
+        )
         for reason, count in sources.connections.ended.most_common(50):
             ended.add_metric([reason], count)
         yield ended
@@ -210,45 +238,54 @@ class NodeCollector(Collector):
             sum_value=self._syncs.total_s,
         )
 
-
-class TopicCollector(Collector):
-    """The numbers of single topics and groups, for whoever asks by pattern."""
-
-    def __init__(self, monitor: Monitor, pattern: str) -> None:
-        self._monitor = monitor
-        self._pattern = pattern
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        topics = self._monitor.sources.topics
-        found = [] if topics is None else list(topics.all())
-        found = [info for info in found if matches(self._pattern, info.name)][:MAX_DETAILED]
-        yield from _topics(found)
-        if topics is None:
-            return
-        labels = ["topic", "group"]
-        lag = GaugeMetricFamily("polybus_topic_group_lag_records", "To confirm", labels=labels)
-        flight = GaugeMetricFamily("polybus_topic_group_in_flight_records", "Out", labels=labels)
-        again = CounterMetricFamily("polybus_topic_group_redelivered", "Again", labels=labels)
-        dead = CounterMetricFamily("polybus_topic_group_dead", "Given up", labels=labels)
-        for info in found:
-            for group in topics.groups.of(info.name):
-                key = [info.name, group.name]
-                lag.add_metric(key, max(0, info.end - group.floor()))
-                flight.add_metric(key, len(group.in_flight))
-                again.add_metric(key, group.redelivered)
-                dead.add_metric(key, group.dead)
-        yield from (lag, flight, again, dead)
+    def _recording(self) -> Iterator[Metric]:
+        watch = self._monitor.sources.router.calls.watch
+        written = dropped = stored = missed = 0
+        if watch is not None:
+            written, dropped = watch.journal.written, watch.journal.dropped
+            targets = watch.captures.targets.values() if watch.captures is not None else ()
+            stored = sum(target.stored for target in targets)
+            missed = sum(target.dropped for target in targets)
+        counters = {
+            "polybus_journal_rows": ("Rows of the journal", written),
+            "polybus_journal_rows_dropped": ("Rows that the log could not take in time", dropped),
+            "polybus_captured_records": ("Records that captures kept", stored),
+            "polybus_captured_records_dropped": ("Records that captures had to drop", missed),
+        }
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily(name, text, value=value)
 
 
-def _topics(found: list[TopicInfo]) -> Iterator[Metric]:
-    produced = CounterMetricFamily("polybus_topic_produced_records", "Ever", labels=["topic"])
-    stored = GaugeMetricFamily("polybus_topic_stored_records", "Now", labels=["topic"])
-    size = GaugeMetricFamily("polybus_topic_stored_bytes", "Now", labels=["topic"])
-    for info in found:
+async def topic_metrics(monitor: Monitor, pattern: str) -> list[Metric]:
+    """The numbers of single topics and their groups, for whoever asks by pattern."""
+    of_topic, of_group = ["topic"], ["topic", "group"]
+    produced = CounterMetricFamily(
+        "polybus_topic_produced_records", "Ever produced", labels=of_topic
+    )
+    stored = GaugeMetricFamily("polybus_topic_stored_records", "Held now", labels=of_topic)
+    size = GaugeMetricFamily("polybus_topic_stored_bytes", "Held now", labels=of_topic)
+    lag = GaugeMetricFamily("polybus_topic_group_lag_records", "Not yet confirmed", labels=of_group)
+    flight = GaugeMetricFamily(
+        "polybus_topic_group_in_flight_records", "Delivered, not confirmed", labels=of_group
+    )
+    again = CounterMetricFamily(
+        "polybus_topic_group_redelivered", "Delivered again", labels=of_group
+    )
+    dead = CounterMetricFamily(
+        "polybus_topic_group_dead", "Given up after all attempts", labels=of_group
+    )
+    topics, turns = monitor.sources.topics, Turns()
+    found = [info for info in monitor.sampler.topics() if matches(pattern, info.name)]
+    for info in found[:MAX_DETAILED]:
         produced.add_metric([info.name], info.end)
         stored.add_metric([info.name], info.end - info.first)
         size.add_metric([info.name], info.bytes)
-    yield from (produced, stored, size)
+        for group in [] if topics is None else topics.groups.of(info.name):
+            key = [info.name, group.name]
+            lag.add_metric(key, max(0, info.end - group.floor()))
+            flight.add_metric(key, len(group.in_flight))
+            again.add_metric(key, group.redelivered)
+            dead.add_metric(key, group.dead)
+        if turns.over():
+            await turns.rest()
+    return [produced, stored, size, lag, flight, again, dead]

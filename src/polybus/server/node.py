@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from polybus.core.endpoint import Endpoint
 from polybus.core.policy import Policy
 from polybus.core.router import Router
 from polybus.core.topics import Topics
@@ -21,9 +22,13 @@ from polybus.monitor.durations import Histogram
 from polybus.monitor.monitor import Monitor
 from polybus.monitor.sources import Sources
 from polybus.protocols.native.local import close_door, open_door
+from polybus.protocols.zbus.wire import WIRE as ZBUS
+from polybus.server.access import Access
 from polybus.server.config import Config
+from polybus.server.config import Policy as PolicySettings
 from polybus.server.health import Health, LoopLag, State
 from polybus.server.metrics import Metrics, TimedFiles
+from polybus.server.recording import Recording
 from polybus.server.wires import Pinned, Wire, wires
 from polybus.storage.engine import EmbeddedEngine
 from polybus.transports.connection import Connection, Connections, SessionFactory
@@ -38,7 +43,8 @@ from polybus.transports.url import Address, parse_address
 log = logging.getLogger("polybus.node")
 
 TICK: Final = 0.1  # seconds; how late a call's deadline may be noticed
-SESSION_TICKS: Final = 10  # sessions count in seconds, so they get every tenth tick
+SESSION_TICKS: Final = 10  # sessions count in seconds, so each gets every tenth tick
+SESSION_TURNS: Final = 5  # in which a tick goes through its part of the sessions
 DRAIN_POLL: Final = 0.02
 
 
@@ -64,7 +70,9 @@ class Node:
         self.config = config or Config()
         self.name = name
         self.clock = clock or SystemClock()
-        self.router = Router(self.clock, policy)
+        self.access = Access(self.config.policy, policy)
+        self.router = Router(self.clock, self.access.policy, max_names=self.config.limits.names)
+        self.access.join(self.router)
         self.engine: EmbeddedEngine | None = None
         self.topics: Topics | None = None
         syncs = Histogram()
@@ -77,12 +85,15 @@ class Node:
             Bounds(pending_bytes=limits.pending_bytes, write_timeout=limits.write_timeout),
             Budget(limits.memory_budget),
         )
+        self.recording = Recording(self.router, self.topics, self.config)
+        self.connections.on_refused = self.recording.refused
         self.monitor = Monitor(self._sources())
         self._stop_requested = asyncio.Event()
         self.wires: dict[str, Wire] = wires(
             self.router,
             self.topics,
             self.config,
+            self.access,
             self._stop_requested.set,
             (self.monitor, Metrics(self.monitor, syncs)),
         )
@@ -106,6 +117,7 @@ class Node:
             if self.engine is not None and self.topics is not None:
                 await self.engine.start()
                 await self.topics.start()
+            await self.recording.start()
             for listener in self._listeners:
                 await listener.start()
             for wire in self.wires.values():
@@ -159,6 +171,7 @@ class Node:
         for connection in tuple(self.connections.open):
             connection.outbox.pause_reading()
         if self.engine is not None and self._ticking is not None and not self._ticking.done():
+            self.recording.tick()
             try:
                 await self.engine.move_all()
             except (StorageError, OSError) as exc:
@@ -189,6 +202,34 @@ class Node:
     ) -> None:
         await self.stop()
 
+    # -- permissions -----------------------------------------------------------------------------
+
+    def take_policy(self, settings: PolicySettings) -> None:
+        """Go by other rules, tokens and limits from now on.
+
+        Who holds a name, a subscription or a place in a group that the new rules do not allow is disconnected, and
+        learns why when it asks again.
+
+        Raises:
+            ConfigError: something in them is wrong; the old ones stay.
+        """
+        self.access.replace(settings)
+        for endpoint in tuple(self.router.endpoints):
+            if not self._may_stay(endpoint):
+                log.info("%s of %s does not go by the new rules", endpoint.peer, endpoint.identity)
+                endpoint.close("the rules have changed")
+
+    def _may_stay(self, endpoint: Endpoint) -> bool:
+        if endpoint.identity.kind == "local":
+            return True
+        if not self.access.knows(endpoint.identity) or not self.router.may_keep(endpoint):
+            return False
+        # A Zbus client is asked at each consume, by the token of that request.
+        consumed = self.topics.groups.topics_of(endpoint) if self.topics is not None else []
+        return endpoint.wire == ZBUS or all(
+            self.router.policy.may(endpoint.identity, "consume", topic) for topic in consumed
+        )
+
     # -- faces -----------------------------------------------------------------------------------
 
     @property
@@ -199,7 +240,8 @@ class Node:
     @property
     def notes(self) -> list[str]:
         """What a wire has to say beside the addresses, such as where its own server listens."""
-        return [note for wire in self.wires.values() for note in wire.notes()]
+        found = [note for wire in self.wires.values() for note in wire.notes()]
+        return [*found, *filter(None, [self.access.note(self.addresses)])]
 
     @property
     def pending_calls(self) -> int:
@@ -266,11 +308,15 @@ class Node:
             now = self.clock.monotonic()
             self._lag.observe(now)
             self.router.tick(now)
+            self.recording.tick()
             if self.topics is not None:
                 self.topics.tick(now)
+                await asyncio.sleep(0)  # groups and connections may be thousands: a turn for each
+            for turn in range(SESSION_TURNS):
+                part = count % SESSION_TICKS * SESSION_TURNS + turn
+                self.connections.tick(now, part, SESSION_TICKS * SESSION_TURNS)
+                await asyncio.sleep(0)
             count += 1
-            if count % SESSION_TICKS == 0:
-                self.connections.tick(now)
 
 
 async def _becomes(condition: Callable[[], bool], within_s: float) -> bool:

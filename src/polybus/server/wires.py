@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from polybus.core.endpoint import Identity
 from polybus.core.router import Router
 from polybus.core.subscriptions import PATTERNS
 from polybus.core.topics import Topics
@@ -33,6 +32,7 @@ from polybus.protocols.t2.session import sniff as t2_sniff
 from polybus.protocols.zbus.options import ZbusOptions
 from polybus.protocols.zbus.room import ZbusRoom
 from polybus.protocols.zbus.uplink import Uplinks
+from polybus.server.access import Access
 from polybus.server.config import Config
 from polybus.server.identity import identity_of
 from polybus.server.metrics import Metrics
@@ -108,6 +108,7 @@ def wires(
     router: Router,
     topics: Topics | None,
     config: Config,
+    access: Access,
     on_stop: Callable[[], None],
     faces: Sequence[Monitor | Metrics] = (),
 ) -> dict[str, Wire]:
@@ -115,10 +116,11 @@ def wires(
 
     Args:
         topics: the durable half, on a node that has one.
+        access: who clients are, and what they may.
         faces: what people and programs look at the node through, served over HTTP.
         on_stop: called when a client whose wire can say so, and who may, stops the node.
     """
-    found = [_native(router, topics, config)]
+    found = [_native(router, topics, config, access)]
     twin = None
     if config.rmb.twin:
         # Imported here: what it needs comes with an extra.
@@ -127,18 +129,16 @@ def wires(
         twin = rmb_room(router, config)
         found.append(rmb_wire(twin, on_stop))
     found += [
-        _http(router, topics, config, faces, twin),
+        _http(router, topics, config, access, faces, twin),
         _gsb(router, config),
         _t2(router, config, on_stop),
     ]
     return {wire.name: wire for wire in found}
 
 
-def _native(router: Router, topics: Topics | None, config: Config) -> Wire:
-    def identify(connection: Connection, token: str) -> Identity:
-        return identity_of(connection)
-
-    settings = Settings(config.limits.max_frame, config.limits.forward_timeout, identify)
+def _native(router: Router, topics: Topics | None, config: Config, access: Access) -> Wire:
+    limits = config.limits
+    settings = Settings(limits.max_frame, limits.forward_timeout, access.identify)
     router.add_wire(NativeSession.wire, PATTERNS)
 
     def serve(connection: Connection) -> Session:
@@ -174,6 +174,7 @@ def _http(
     router: Router,
     topics: Topics | None,
     config: Config,
+    access: Access,
     faces: Sequence[Monitor | Metrics],
     twin: RmbRoom | None = None,
 ) -> Wire:
@@ -185,6 +186,9 @@ def _http(
         HttpSettings(max_body=config.http.max_body, origins=origins, hosts=frozenset(hosts))
     )
 
+    site.identify = access.who_asks
+    site.guard = access.guard(router)
+    site.wants_token = access.wants_token
     sources = [face.sources for face in faces if isinstance(face, Monitor)]
     for face in faces:
         face.register(site)
@@ -198,7 +202,8 @@ def _http(
 
     if topics is None:
         return Wire("http", http_sniff, serve)
-    room = ZbusRoom(router, topics, _zbus_options(config))
+    room = ZbusRoom(router, topics, _zbus_options(config), access)
+    access.other = room.tokens.rule
     site.application = room.connect
     for each in sources:
         each.trackers = partial(trackers_of, room)
@@ -229,6 +234,7 @@ def _zbus_options(config: Config) -> ZbusOptions:
         trackers=zbus.trackers,
         tokens=zbus.tokens,
         certificate=zbus.certificate,
+        max_body=config.http.max_body,
     )
 
 

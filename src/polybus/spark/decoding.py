@@ -136,9 +136,13 @@ DECODERS: Final[dict[str, Callable[[bytes], str]]] = {
 }
 
 
+# What comes by our own wire or by HTTP mostly is JSON; if it is not, the reason says so.
+OTHER_NAMES: Final = {"native": "json", "http": "json"}
+
+
 def decode(wire: str, payload: bytes | None) -> tuple[str | None, str | None]:
     """The JSON text of a payload, or None and the reason why there is none."""
-    decoder = DECODERS.get(wire)
+    decoder = DECODERS.get(OTHER_NAMES.get(wire, wire))
     if decoder is None:
         return None, f"no decoder for {wire!r}; there are {', '.join(DECODERS)}"
     if payload is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from struct import Struct
 from typing import Any, Final, TypeVar
 
 from polybus.errors import (
+    ConfigError,
     ConnectionLost,
     Draining,
+    NotAuthorized,
     PeerUnavailable,
     PolybusError,
     RemoteProtocolError,
@@ -238,11 +241,24 @@ class Link:
             connection = socket.create_connection(target, CONNECT_TIMEOUT)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if address.scheme == "tls":
-            options = {name: address.options.get(name, "") for name in ("ca", "cert", "key")}
-            context = client_context(**options)
-            connection = context.wrap_socket(connection, server_hostname=address.host)
+            connection = self._encrypted(connection)
         connection.settimeout(ANSWER_TIMEOUT)
         return connection
+
+    def _encrypted(self, connection: socket.socket) -> socket.socket:
+        """The connection under TLS; a certificate or file that does not fit is not tried again."""
+        address = self.place.address
+        options = {name: address.options.get(name, "") for name in ("ca", "cert", "key")}
+        try:
+            return client_context(**options).wrap_socket(connection, server_hostname=address.host)
+        except ssl.SSLCertVerificationError as exc:
+            connection.close()
+            raise ConfigError(
+                f"option tlsCa: the certificate of {self.place} is not trusted: {exc.verify_message}"
+            ) from exc
+        except ConfigError as exc:
+            connection.close()
+            raise ConfigError(f"options tlsCa, tlsCert and tlsKey: {exc.text}") from exc
 
     def _greet(self) -> None:
         assert self._socket is not None
@@ -260,6 +276,9 @@ class Link:
                 f"option url: what listens at {self.place} is no node of this version"
             )
         kind, _, answer = self._take_frame()
+        if isinstance(answer, NotAuthorized):
+            answer.text = f"option token: {answer.text}"
+            answer.args = (answer.text,)
         if isinstance(answer, PolybusError):
             raise answer
         if kind != HELLO:

@@ -6,6 +6,7 @@ Invariant: an option that is misspelt or does not fit is refused before anything
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -92,7 +93,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Optio
 
 
 def _place(options: Mapping[str, str]) -> Place:
-    text = options.get("url", DEFAULT_URL)
+    text = options.get("url") or os.environ.get("POLYBUS_URL") or DEFAULT_URL
     try:
         address = parse_url(text)
     except ConfigError as exc:
@@ -108,7 +109,8 @@ def _place(options: Mapping[str, str]) -> Place:
         address.scheme, address.host, address.port, address.path, "", {**address.options, **tls}
     )
     patience = _number(options, "retrySeconds", 60, least=0)
-    return Place(address, options.get("token", ""), float(patience))
+    token = options.get("token", os.environ.get("POLYBUS_TOKEN", ""))
+    return Place(address, token, float(patience))
 
 
 def parse_url(text: str) -> Address:

@@ -28,6 +28,10 @@ LOCAL: Final = {
     # The default of 200 tasks per shuffle is made for clusters.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }
+CLUSTER: Final = {
+    # Each is a state store that every trigger opens: Spark's 200 cost seconds, and a journal fills few.
+    "spark.sql.shuffle.partitions": "16",
+}
 
 
 def register(spark: SparkSession) -> None:
@@ -65,6 +69,8 @@ def session(
     if master is not None and master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings |= LOCAL
+    elif not submitted:
+        settings |= CLUSTER
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)

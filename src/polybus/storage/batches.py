@@ -22,6 +22,7 @@ from polybus.storage.state import State
 from polybus.storage.topic_log import TopicLog
 
 FEW_PARTS: Final = 16  # so many pieces are written as they are, without a copy
+LOOSE_S: Final = 0.01  # how long a move may wait for company
 RETRY_S: Final = 0.5  # how soon moves are written again after a failure
 
 
@@ -80,6 +81,7 @@ class Batches:
         self._open_os = Batch(sync=False)
         self._aside = Batch(sync=True)  # changes taken while paused: they do not wait
         self._scheduled = False
+        self._loose_timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._held: list[Batch] = []  # closed while paused
         self._outstanding: dict[int, Batch] = {}
@@ -158,6 +160,22 @@ class Batches:
         if batch.size > self._limits.frame:
             self.flush()
 
+    def _taken_loose(self, batch: Batch) -> None:
+        """As `_taken`, for what nobody waits for: it goes with what comes next, or soon by itself.
+
+        A consumer that takes one message at a time moves its group with each of them; a commit for every move would
+        cost more than the message.
+        """
+        if not self._scheduled and self._loose_timer is None:
+            self._loose_timer = self._loop.call_later(LOOSE_S, self._flush_loose)
+        if batch.size > self._limits.frame:
+            self.flush()
+
+    def _flush_loose(self) -> None:
+        self._loose_timer = None
+        if not self._scheduled:
+            self.flush()
+
     def _schedule(self) -> None:
         # At the end of this turn of the loop: whatever came in with it goes into one frame.
         self._scheduled = True
@@ -167,6 +185,9 @@ class Batches:
         """Close the open batches and hand them to the commit log."""
         self.give_offsets()
         self._scheduled = False
+        if self._loose_timer is not None:
+            self._loose_timer.cancel()
+            self._loose_timer = None
         self._now = 0
         if self._aside.used:
             batch, self._aside = self._aside, Batch(sync=True)

@@ -341,6 +341,9 @@ class EmbeddedEngine:
     def append(self, topic: str, records: Sequence[NewRecord], done: Done) -> bool:
         return self._intake.append(topic, records, done)
 
+    def append_plain(self, topic: str, payloads: list[bytes], done: Done) -> bool:
+        return self._intake.append_plain(topic, payloads, done)
+
     async def commit(self, operations: Sequence[Operation]) -> list[int]:
         return await self._intake.commit(operations)
 

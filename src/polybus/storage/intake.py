@@ -101,6 +101,27 @@ class Intake(Batches):
         self._taken(batch)
         return self._queued_bytes + batch.size < self._limits.queue
 
+    def append_plain(self, topic: str, payloads: list[bytes], done: Done) -> bool:
+        """See `Engine.append_plain`."""
+        log = self._topics.get(topic)
+        if log is None or log.removed:
+            raise NoSuchTopic(topic)
+        self._check_open()
+        size = sum(map(len, payloads)) + ROW_OVERHEAD * len(payloads)
+        if size > self._limits.append:
+            raise LimitExceeded("bytes in one append", limit=self._limits.append, actual=size)
+        self.give_offsets()
+        batch = self._batch_for(log)
+        if not log.items:
+            log.oldest = self.sequence
+        log.last_ms = max(log.last_ms, self.now_ms())
+        batch.offsets.append(log.next)
+        self._store_payloads(batch, log, payloads, log.last_ms)
+        batch.ends[log] = log.next
+        batch.dones.append(done)
+        self._taken(batch)
+        return self._queued_bytes + batch.size < self._limits.queue
+
     def _batch_for(self, log: TopicLog) -> Batch:
         """The batch for a topic's records; those of a lax one must not overtake any that wait for a sync."""
         if log.os and log.hold <= self.synced and log not in self._open.ends and not self._paused:
@@ -188,7 +209,7 @@ class Intake(Batches):
         batch, change = self._for_changes(), _moved(move)
         self._put_change(batch, log, change)
         batch.loose.append((log.id, change))
-        self._taken(batch)
+        self._taken_loose(batch)
 
     async def change(self, topic: int, change: Change) -> None:
         """Commit one small change and wait until it is applied."""

@@ -14,9 +14,10 @@ from polybus.errors import CorruptRecord
 from polybus.model.chunk import (
     MAX_BYTES,
     MAX_RECORDS,
+    ZLIB,
     ChunkView,
     encode_chunk,
-    join_plain,
+    join_chunks,
     parse_chunk,
 )
 from polybus.model.record import Record
@@ -102,8 +103,9 @@ def _views(
 def _joined(views: Sequence[ChunkView]) -> ChunkView:
     if len(views) == 1:
         return views[0]
-    if not any(view.header.flags for view in views):
-        return parse_chunk(join_plain(views), verify=False)
+    flags = {view.header.flags for view in views}
+    if len(flags) == 1 and not flags.pop() & ZLIB:
+        return parse_chunk(join_chunks(views), verify=False)
     return _pack(views[0].header.base, [record for view in views for record in view], "none")
 
 

@@ -44,9 +44,24 @@ class Connections:
     ended: Counter[str] = field(default_factory=Counter)
     """How many connections ended for which reason (a short, bounded set of texts)."""
 
-    def tick(self, now: float) -> None:
-        """Give every session its tick; a fault of ours in one of them ends that connection only."""
-        for connection in tuple(self.open):
+    on_refused: Callable[[Connection, str], None] | None = None
+    """Told of peers that did not keep to their wire."""
+
+    round: list[Connection] = field(default_factory=list)
+    """Those that get their tick in this round, whose parts come one after the other."""
+
+    def tick(self, now: float, part: int = 0, parts: int = 1) -> None:
+        """Give every session its tick; a fault of ours in one of them ends that connection only.
+
+        One part of them at a time: ten thousand at once would hold the loop for 40 ms. Who comes meanwhile is among
+        those of the next round.
+        """
+        if part == 0:
+            self.round = list(self.open)
+        size = -(-len(self.round) // parts)
+        for connection in self.round[part * size : (part + 1) * size]:
+            if connection not in self.open:
+                continue
             try:
                 connection.tick(now)
             except Exception:
@@ -148,6 +163,8 @@ class Connection(asyncio.Protocol):
             "connection %d from %s closed: %s", self.id, self.peer, exc.text, extra=self.subject
         )
         self.outbox.close("protocol error")
+        if self.registry.on_refused is not None:
+            self.registry.on_refused(self, exc.text)
 
     def fault(self) -> None:
         """Cut a connection whose session stumbled over a mistake of ours; called while that is handled."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
+from enum import IntFlag
 from typing import Any, Final, Protocol
 
 KiB: Final = 1024
@@ -100,6 +101,15 @@ class Budget:
             largest.abort("memory budget spent")
 
 
+class Pause(IntFlag):
+    """Reasons to take no input from a peer; each is taken back by who gave it."""
+
+    SESSION = 1  # a commit queue is full, or a command has to end first
+    UNREAD = 2  # the peer does not read its own answers
+    ORDER = 4  # too many of its requests wait for their turn to be answered
+    RATE = 8  # its identity has sent its share of bytes
+
+
 class Outbox:
     """What a session writes to. Created by the connection, which also tells it about congestion."""
 
@@ -114,8 +124,9 @@ class Outbox:
         "close_reason",
         "congested",
         "input",
+        "on_closing",
         "on_drained",
-        "reading_paused",
+        "paused",
         "write",
     )
 
@@ -128,10 +139,13 @@ class Outbox:
         self._own_bytes = 0
         self._progress_at = now
         self.congested = False
-        self.reading_paused = False
+        self.paused = Pause(0)
+        """Why no input is taken now; it comes again when no reason is left."""
         self.close_reason: str | None = None
         self.on_drained: Callable[[], None] | None = None
         """Set by a session that wants to know when its congested queue has drained."""
+        self.on_closing: Callable[[], None] | None = None
+        """Set by a session that gathers its output: called before the connection takes no more of it."""
         self.input: Sized = ()
         """Set by a session to where it keeps the beginning of a frame, which counts as held too."""
         # Not congested is the common case: then a write costs no call of ours at all.
@@ -181,27 +195,43 @@ class Outbox:
         self._charge(len(data))
         if self._own_bytes > self._bounds.pending_bytes:
             self.abort("it does not read its replies")
-        elif self._own_bytes > self._bounds.share_bytes and not self.reading_paused:
-            self.pause_reading()
+        elif self._own_bytes > self._bounds.share_bytes:
+            self.pause_reading(Pause.UNREAD)
 
     def _charge(self, size: int) -> None:
         self._charged += size
         self._budget.hold(self, self._charged + len(self.input))
 
-    def pause_reading(self) -> None:
-        """Take no more input from this peer for now (its own share is used up, or a commit queue is full)."""
-        if not self.reading_paused and not self.closing:
-            self.reading_paused = True
-            self._transport.pause_reading()
+    @property
+    def reading_paused(self) -> bool:
+        return bool(self.paused)
 
-    def resume_reading(self) -> None:
-        if self.reading_paused and not self.closing:
-            self.reading_paused = False
-            self._transport.resume_reading()
+    def pause_reading(self, why: Pause = Pause.SESSION) -> None:
+        """Take no more input from this peer while the reason stands."""
+        if not self.closing:
+            if not self.paused:
+                self._transport.pause_reading()
+            self.paused |= why
+
+    def resume_reading(self, why: Pause = Pause.SESSION) -> None:
+        """The reason has gone; input comes again if it was the last one."""
+        if self.paused & why and not self.closing:
+            self.paused &= ~why
+            if not self.paused:
+                self._transport.resume_reading()
+
+    def throttle(self, held: bool) -> None:
+        """Hold the input back, or let it come, because of who sends it."""
+        if held:
+            self.pause_reading(Pause.RATE)
+        else:
+            self.resume_reading(Pause.RATE)
 
     def close(self, reason: str) -> None:
         """Send what is queued, then close."""
         if self.close_reason is None:
+            if self.on_closing is not None:
+                self.on_closing()
             self.close_reason = reason
         self._transport.close()
 
@@ -234,7 +264,7 @@ class Outbox:
         self.congested = False
         self.write = self._transport.write
         self._shares = None
-        self.resume_reading()
+        self.resume_reading(Pause.UNREAD)
         if self.on_drained is not None:
             self.on_drained()
 

@@ -44,6 +44,10 @@ def cargo(*arguments: str | Path) -> None:
 
 @pytest.fixture(scope="session")
 def t2_program() -> Path:
+    return build_t2_program()
+
+
+def build_t2_program() -> Path:
     """The real command line program and server."""
     program = CACHE / "t2" / "bin" / "t2"
     if not program.exists():
@@ -53,6 +57,10 @@ def t2_program() -> Path:
 
 @pytest.fixture(scope="session")
 def t2_peer() -> Path:
+    return build_t2_peer()
+
+
+def build_t2_peer() -> Path:
     """The scenarios on the real client library."""
     manifest = Path(__file__).parent / "peer" / "Cargo.toml"
     cargo("build", "--release", "--manifest-path", manifest)

@@ -512,7 +512,7 @@ def test_the_policy_is_asked_and_its_refusal_told(clock):
     for kind in ("Pub", "Req"):
         client.payload(kind, "secret/a", b"x" * 30)
     errors = [m.error for m in client.messages()]
-    assert [e.name for e in errors if e] == ["RequestFailed"] * 4
+    assert [e.name for e in errors if e] == ["InvalidTopicString"] * 3 + ["ServiceNotFound"]
     assert owner.messages() == []
 
 

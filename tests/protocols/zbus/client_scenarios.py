@@ -94,9 +94,10 @@ async def rpc(address: str) -> None:
         processor = RpcProcessor(Calc())
         async with Consumer(
             broker, "PyRpc", processor.handle, mask=2, connections=2, selector=_any_server
-        ):
+        ) as service:
+            await service.ready()
             invoker = RpcInvoker(broker, "PyRpc")
-            assert await eventually(broker, "PyRpc") == 3
+            assert await invoker.plus(1, 2) == 3
             assert await invoker.later("text") == "TEXT"
             with pytest.raises(RpcError, match="boom-x"):
                 await invoker.boom("x")
@@ -115,6 +116,12 @@ async def eventually(broker: Broker, topic: str) -> Any:
                 return await invoker.plus(1, 2)
             except (MqError, CallTimeout):
                 await asyncio.sleep(0.05)
+
+
+async def declare_from_start(address: str, topic: str, group: str, filter: str) -> None:
+    """A group that sees all there is; without a position it would begin where the others are."""
+    async with await MqClient.connect(address) as client:
+        await client.declare(topic, group, filter=filter, start_offset=0)
 
 
 def _any_server(table: Any, topic: str) -> list[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 import pytest
+import trustme
 
 from polybus.errors import CallTimeout, ConnectionLost, NotReachable, PeerUnavailable
 from polybus.protocols.zbus.broker import Broker
@@ -218,8 +221,52 @@ async def test_a_node_behind_a_forwarded_port_is_reached_by_what_it_advertises(t
             assert list(broker.route_table.server_table) == [outside]
             await client_scenarios.many(outside, 20)
         await client_scenarios.rpc(outside)
+        page = await asyncio.to_thread(ask, outside, "GET", "/")
+        assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        own = {"Origin": f"http://{outside}"}
+        assert (await asyncio.to_thread(ask, outside, "GET", "/api/v1/topics", own)).status == 200
+        declared = await asyncio.to_thread(ask, outside, "GET", "/declare/FromThePage", own)
+        assert declared.status == 200
     server.close()
     await server.wait_closed()
+
+
+def ask(
+    address: str, method: str, path: str, headers: Mapping[str, str] | None = None
+) -> HTTPResponse:
+    """One request of a browser."""
+    connection = HTTPConnection(address, timeout=10)
+    connection.request(method, path, headers=dict(headers or {}))
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer
+
+
+async def test_where_a_server_speaks_tls_so_does_the_client(tmp_path: Path):
+    ca, issued = trustme.CA(), tmp_path / "cert.pem"
+    certificate = ca.issue_cert("127.0.0.1")
+    certificate.private_key_and_cert_chain_pem.write_to_path(issued)
+    trusting = ssl.create_default_context()
+    ca.configure_trust(trusting)
+    config = Config(
+        listen=(f"tls://127.0.0.1:0?cert={issued}&key={issued}",), data=tmp_path / "data"
+    )
+    got: list[str] = []
+    async with Node(config) as node:
+        address = address_of(node)
+        async with await MqClient.connect(address, tls=trusting) as client:
+            shown = (await client.tracker_info())["serverTable"][f"[SSL]{address}"]
+            assert shown["serverAddress"] == {"address": address, "sslEnabled": True}
+        async with Broker(f"[SSL]{address}", tls=trusting) as broker:
+            assert list(broker.route_table.server_table) == [f"[SSL]{address}"]
+            producer = Producer(broker)
+            await producer.declare("T")
+            async with Consumer(broker, "T", lambda m, c: got.append(m.text)):
+                await producer.publish("T", "secret")
+                await becomes(lambda: got == ["secret"])
+        with pytest.raises(PeerUnavailable):
+            await MqClient.connect(f"[SSL]{address}")  # not trusted
 
 
 async def test_arguments_that_come_as_texts_are_converted_by_annotations():

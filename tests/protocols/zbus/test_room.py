@@ -506,10 +506,12 @@ async def test_a_call_to_a_name_of_another_wire_is_bridged(bus):
     (call,) = other.calls
     assert (call.name, call.payload) == ("calc/add", b"[1,2]")
     bus.router.reply(Reply(call, b"3"))
+    await settle()
     (reply,) = client.received()
     assert (reply.status, reply.id, reply.body) == (200, "q", b'{"result":3}')
     await client.send(b"GET /rpc/calc/add/1/2 HTTP/1.1\r\n\r\n")
     bus.router.reply(Reply(other.calls[1], b"boom", Status.FAILED))
+    await settle()
     assert client.received()[0].body == b'{"error":"boom"}'
     assert (await client.one("produce", b"{}", topic="calc", ack="0")).status == 404
     await client.ask("produce", body, topic="calc", ack="0", id="late")
@@ -521,6 +523,7 @@ async def test_a_service_is_called_from_another_wire(bus):
     other, serving = Foreign(bus), bus.client()
     await service(serving)
     bus.router.call(Call(other, "R/Mod/plus", b"[1,2]", headers={"Trace": "x"}))
+    await settle()
     (call,) = serving.received()
     assert json.loads(call.body) == {"module": "Mod", "method": "plus", "params": [1, 2]}
     assert call.get("x-trace") == "x"
@@ -543,6 +546,7 @@ async def test_a_call_of_another_wire_that_is_cancelled_is_forgotten(bus):
         bus.router.call(call)
     for call in calls:
         bus.router.cancel(call)
+    await settle()
     (taken,) = serving.received()
     await answer(serving, taken)
     assert other.replies == []

@@ -41,6 +41,12 @@ export const post = (path, body) => ask("POST", path, body);
 export const del = (path) => ask("DELETE", path);
 export const part = encodeURIComponent;
 
+// The token of whoever has signed in, for this tab and all others of this node until the browser is closed.
+export function keepToken(token) {
+  const secure = location.protocol === "https:" ? "; Secure" : "";
+  document.cookie = `token=${token}; Path=/; SameSite=Strict${secure}${token ? "" : "; Max-Age=0"}`;
+}
+
 // Told of every overview, and of losing the node (null).
 const listeners = new Set();
 export let latest = null;

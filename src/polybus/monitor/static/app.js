@@ -1,8 +1,10 @@
 // The frame: which view is shown, the menu, the theme, and the pulse that keeps lists fresh.
 
-import { connect, get, listen } from "./api.js";
-import { h } from "./dom.js";
+import { connect, get, keepToken, listen } from "./api.js";
+import { signIn } from "./dialogs.js";
+import { empty, h } from "./dom.js";
 import { count } from "./format.js";
+import { history } from "./history.js";
 import { overview } from "./overview.js";
 import { topic } from "./topic.js";
 import { connections, counts, dead, federation, groups, services, topics } from "./views.js";
@@ -15,8 +17,9 @@ const VIEWS = [
   ["connections", "Connections"],
   ["federation", "Trackers and twins"],
   ["dead", "Dead letters"],
+  ["history", "History"],
 ];
-const LISTS = { topics, groups, services, connections, federation, dead };
+const LISTS = { topics, groups, services, connections, federation, dead, history };
 const EVERY = 2; // pulses between two refreshes of a list
 
 const main = document.getElementById("main");
@@ -25,7 +28,7 @@ const nav = document.getElementById("nav");
 const menu = document.getElementById("menu");
 const banner = h("p", { class: "banner bad", role: "alert", hidden: true }, "The node cannot be reached. Trying again…");
 const place = h("div", { class: "view" });
-let me = { identity: "", admin: false };
+let me = { identity: "", look: false, admin: false, token: false };
 let shown = { refresh() {}, stop() {} };
 let pulses = 0;
 
@@ -84,20 +87,53 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
 });
-window.addEventListener("hashchange", () => {
-  show();
-  main.focus({ preventScroll: true });
-});
 
 theme(localStorage.getItem("theme") ?? "system");
 main.replaceChildren(banner, place);
+async function whoAmI() {
+  try {
+    return await get("/me");
+  } catch (problem) {
+    if (problem.status !== 401) throw problem;
+    keepToken(""); // it does not count any more
+    return get("/me");
+  }
+}
+
+function introduce() {
+  const rights = !me.look ? ": may not look" : me.admin ? "" : ": read only";
+  document.getElementById("who").textContent = `You are ${me.identity}${rights}`;
+  const sign = document.getElementById("sign");
+  const leaving = me.identity.startsWith("token:");
+  sign.hidden = !me.token && !leaving;
+  sign.textContent = leaving ? "Sign out" : "Sign in";
+  sign.addEventListener("click", () => {
+    if (!leaving) return signIn();
+    keepToken("");
+    return location.reload();
+  });
+}
+
+function refuse() {
+  const way = me.token ? h("button", { class: "primary", type: "button", onclick: signIn }, "Sign in with a token") : null;
+  const text = `You are ${me.identity}, and the node's policy lets you see nothing of it.`;
+  place.replaceChildren(h("h1", null, "Not for everybody"), h("section", { class: "card" }, empty("You may not look at this node", text), h("div", { class: "empty" }, way)));
+  nav.hidden = true;
+}
+
 try {
-  me = await get("/me");
-  document.getElementById("who").textContent = me.admin ? `You are ${me.identity}` : `You are ${me.identity}: read only`;
+  me = await whoAmI();
+  introduce();
 } catch (problem) {
   banner.textContent = problem.message;
   banner.hidden = false;
 }
-show();
-listen(pulse);
-connect();
+if (me.look) {
+  window.addEventListener("hashchange", () => {
+    show();
+    main.focus({ preventScroll: true });
+  });
+  show();
+  listen(pulse);
+  connect();
+} else if (me.identity) refuse();

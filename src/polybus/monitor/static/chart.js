@@ -1,14 +1,16 @@
 // Line charts and sparklines as plain SVG.
 
 import { h, s } from "./dom.js";
+import { moment, seconds } from "./format.js";
 
 const W = 600;
 const H = 100;
 
 function nice(max) {
-  if (max <= 0) return 1;
+  if (max <= 0) return 2;
   const power = 10 ** Math.floor(Math.log10(max));
-  for (const step of [1, 2, 2.5, 5, 10]) if (max <= step * power) return step * power;
+  // Half of it stands in the middle of the axis, and should be as round.
+  for (const step of power < 10 ? [2, 4, 6, 8] : [1, 2, 3, 4, 5, 6, 8]) if (max <= step * power) return step * power;
   return 10 * power;
 }
 
@@ -17,17 +19,19 @@ function path(values, top) {
   return values.map((v, i) => `${i ? "L" : "M"}${((i / last) * W).toFixed(1)} ${(H - (v / top) * H).toFixed(1)}`).join("");
 }
 
-// A chart of several series over the same moments. `show(value)` writes a number.
+// A chart of several series over the same moments. `show(value)` writes a number; `end` is what the last moment is
+// called: "now", or anything else for a chart of the past, whose moments are then told by their date.
 export class Chart {
-  constructor(label, show) {
+  constructor(label, show, end = "now") {
     this.show = show;
+    this.end = end;
     this.label = label;
     this.svg = s("svg", { viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: "none", role: "img" });
     this.ticks = [0, 1, 2].map((n) => h("span", { class: `tick t${n}` }));
     this.plot = h("div", { class: "plot" }, this.svg, this.ticks);
     this.legend = h("div", { class: "legend" });
     this.from = h("span");
-    this.to = h("span", null, "now");
+    this.to = h("span");
     this.node = h("div", { class: "chart" }, this.plot, h("div", { class: "times" }, this.from, this.to), this.legend);
     this.at = null;
     this.plot.addEventListener("pointermove", (event) => this.point(event));
@@ -77,8 +81,9 @@ export class Chart {
         h("span", { class: "wire" }, h("span", { class: `dot ${colour}` }), name, h("b", null, value)),
       ),
     );
-    this.from.textContent = this.times.length ? `${Math.round((this.times[last] - this.times[0]) / 1000)} s ago` : "";
-    this.to.textContent = this.at === null ? "now" : `${Math.round((this.times[last] - this.times[index]) / 1000)} s ago`;
+    const when = (i) => (this.end === "now" ? `${seconds((this.times[last] - this.times[i]) / 1000)} ago` : moment(this.times[i]));
+    this.from.textContent = this.times.length ? when(0) : "";
+    this.to.textContent = !this.times.length ? "" : this.at === null && this.end === "now" ? "now" : when(index);
     this.svg.setAttribute("aria-label", `${this.label}: ${words.map(([n, , v]) => `${n} ${v}`).join(", ") || "nothing yet"}`);
   }
 }

@@ -1,6 +1,6 @@
 // Questions to the person at the page, as native dialogs: the keyboard and Escape work by themselves.
 
-import { del, part, post } from "./api.js";
+import { del, get, keepToken, part, post } from "./api.js";
 import { field, h, toast } from "./dom.js";
 import { bytes, hexdump, ms } from "./format.js";
 
@@ -33,7 +33,7 @@ function ask(title, intro, fields, { action, danger, send, extra }) {
       fields,
       trouble,
       extra ?? null,
-      h("div", { class: "actions" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), submit),
+      h("div", { class: "actions" }, h("button", { type: "button", onclick: () => dialog.close() }, extra ? "Close" : "Cancel"), submit),
     ),
   );
   dialog.addEventListener("close", () => dialog.remove());
@@ -160,12 +160,30 @@ export function disconnect({ id, peer, protocol }, then) {
   });
 }
 
+export function signIn() {
+  const token = h("input", { type: "password", required: true, autocomplete: "current-password", pattern: "[^\\s;,]+" });
+  const owner = h("input", { type: "text", autocomplete: "username", value: "polybus", hidden: true }); // for those that keep passwords
+  ask("Sign in", "With a token that the node's configuration names.", [owner, field("Token", token)], {
+    action: "Sign in",
+    send: async () => {
+      keepToken(token.value);
+      try {
+        await get("/me");
+      } catch (problem) {
+        keepToken("");
+        throw problem;
+      }
+      location.reload();
+    },
+  });
+}
+
 export function call(name) {
   const payload = h("textarea", { rows: "6", spellcheck: "false" });
   const encoding = encodings();
   const timeout = h("input", { type: "number", min: "1", max: "60", value: "10" });
   const headers = headerLines();
-  const result = h("div", { "aria-live": "polite" });
+  const result = h("div", { class: "stack", "aria-live": "polite" });
   ask(
     `Call ${name}`,
     "",

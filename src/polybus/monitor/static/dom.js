@@ -56,9 +56,18 @@ export function empty(title, text, command) {
   );
 }
 
+// The colour of a protocol.
+export function known(name) {
+  return ["native", "gsb", "t2", "zbus", "rmb", "monitor"].includes(name) ? name : "http";
+}
+
 export function wire(name) {
-  const known = ["native", "gsb", "t2", "zbus", "rmb", "http", "monitor"];
-  return h("span", { class: "wire" }, h("span", { class: `dot ${known.includes(name) ? name : "http"}` }), name);
+  return h("span", { class: "wire" }, h("span", { class: `dot ${known(name)}` }), name);
+}
+
+// A table that may be wider than its card.
+export function scrolling(label, table) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
 }
 
 export function field(label, control) {

@@ -13,6 +13,7 @@ export function count(n) {
 
 export function rate(n) {
   if (!n) return "0/s";
+  if (n < 0.05) return "< 0.1/s";
   return `${n < 10 ? n.toFixed(1) : count(n)}/s`;
 }
 

@@ -1,18 +1,23 @@
 // The whole bus at a glance.
 
 import { get, listen } from "./api.js";
-import { Chart } from "./chart.js";
-import { card, empty, h, head, wire } from "./dom.js";
+import { Chart, spark } from "./chart.js";
+import { card, empty, h, head, known, scrolling, wire } from "./dom.js";
 import { bytes, count, ms, rate, seconds } from "./format.js";
 
 const POINTS = 120;
-const KNOWN = ["native", "gsb", "t2", "zbus", "rmb", "http", "monitor"];
 
-function tile(label, href, kind) {
+function tile(label, href) {
   const value = h("div", { class: "value" }, "–");
+  const past = h("div", { class: "past" });
   const note = h("div", { class: "note" });
-  const node = h(href ? "a" : "div", { class: `tile ${kind ?? ""}`, href }, h("div", { class: "label" }, label), value, note);
-  return { node, set: (v, n = "") => ((value.textContent = v), (note.textContent = n)), mark: (c) => (node.className = `tile ${c}`) };
+  const node = h(href ? "a" : "div", { class: "tile", href }, h("div", { class: "label" }, label), h("div", { class: "both" }, value, past), note);
+  return {
+    node,
+    set: (v, n = "") => ((value.textContent = v), (note.textContent = n)),
+    mark: (c) => (node.className = `tile ${c}`),
+    draw: (values, colour) => past.replaceChildren(spark(values, colour, `${label} over the last minutes`)),
+  };
 }
 
 function pairs(entries) {
@@ -40,9 +45,8 @@ export function overview(place) {
     lag: new Chart("Records waiting in groups", count),
   };
   const wires = h("tbody");
-  const wireTable = h(
-    "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": "Protocols" },
+  const wireTable = scrolling(
+    "Protocols",
     h(
       "table",
       { class: "cards" },
@@ -83,6 +87,8 @@ export function overview(place) {
     history.produce_rate.push(now.produce_rate);
     history.failures_rate.push(Math.max(0, now.failures - (push.failures ?? now.failures)));
     history.lag.push(now.lag);
+    history.connections.push(now.connections);
+    history.loop_lag_ms.push(now.loop_lag_ms);
     push.failures = now.failures;
     for (const [field, source] of [["in_rate", "in_rate"], ["out_rate", "out_rate"]]) {
       for (const w of now.wires) history[field][w.protocol] ??= Array(length).fill(0);
@@ -90,7 +96,7 @@ export function overview(place) {
         values.push(now.wires.find((w) => w.protocol === name)?.[source] ?? 0);
       }
     }
-    const lists = [history.times_ms, history.calls_rate, history.produce_rate, history.failures_rate, history.lag];
+    const lists = [history.times_ms, history.calls_rate, history.produce_rate, history.failures_rate, history.lag, history.connections, history.loop_lag_ms];
     for (const values of [...lists, ...Object.values(history.in_rate), ...Object.values(history.out_rate)]) {
       while (values.length > POINTS) values.shift();
     }
@@ -101,7 +107,7 @@ export function overview(place) {
     const byWire = (field) =>
       Object.entries(history[field])
         .filter(([name, values]) => values.some((v) => v > 0) || name === "native")
-        .map(([name, values]) => ({ name, colour: KNOWN.includes(name) ? name : "http", values }));
+        .map(([name, values]) => ({ name, colour: known(name), values }));
     charts.in.update(history.times_ms, byWire("in_rate"));
     charts.out.update(history.times_ms, byWire("out_rate"));
     charts.work.update(history.times_ms, [
@@ -110,6 +116,12 @@ export function overview(place) {
       { name: "failures", colour: "bad", values: history.failures_rate },
     ]);
     charts.lag.update(history.times_ms, [{ name: "lag", colour: "warn", values: history.lag }]);
+    tiles.connections.draw(history.connections, "accent");
+    tiles.calls.draw(history.calls_rate, "accent");
+    tiles.produced.draw(history.produce_rate, "good");
+    tiles.lag.draw(history.lag, "warn");
+    tiles.failures.draw(history.failures_rate, "bad");
+    tiles.loop.draw(history.loop_lag_ms, "http");
   }
 
   function update(now) {
@@ -122,8 +134,8 @@ export function overview(place) {
     state.className = now.ready ? "badge good" : "badge warn";
     const calls = now.wires.reduce((sum, w) => sum + w.calls_rate, 0);
     tiles.connections.set(count(now.connections), `${count(now.accepted)} accepted ever`);
-    tiles.services.set(count(now.services), "names that somebody answers");
-    tiles.calls.set(rate(calls), `${count(now.pending_calls)} waiting for an answer`);
+    tiles.services.set(count(now.services), "names with an answer");
+    tiles.calls.set(rate(calls), `${count(now.pending_calls)} waiting`);
     tiles.topics.set(count(now.topics), `${count(now.records)} records, ${bytes(now.stored_bytes)}`);
     tiles.produced.set(rate(now.produce_rate), "records on disk");
     tiles.lag.set(count(now.lag), `${count(now.groups)} groups, ${count(now.in_flight)} in flight`);

@@ -1,7 +1,7 @@
 // A list that the server sorts, filters and pages; refreshed in place, so that what has the focus keeps it.
 
 import { get } from "./api.js";
-import { field, h } from "./dom.js";
+import { h, scrolling } from "./dom.js";
 
 const LIMIT = 50;
 
@@ -14,7 +14,7 @@ export class Table {
     this.body = h("tbody");
     this.heads = options.columns.map((column) => this.makeHead(column));
     this.table = h("table", { class: "cards" }, h("thead", null, h("tr", null, this.heads)), this.body);
-    this.scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": options.label }, this.table);
+    this.scroll = scrolling(options.label, this.table);
     this.nothing = h("div");
     this.trouble = h("p", { class: "problem", role: "alert", hidden: true });
     this.text = h("span", { "aria-live": "polite" });
@@ -41,14 +41,14 @@ export class Table {
     return h("div", { class: "toolbar" }, search ? h("div", { class: "grow" }, input) : null, filters.map((f) => this.choice(f)));
   }
 
-  choice({ name, label, values }) {
+  choice({ name, label, all, values }) {
     const select = h(
       "select",
-      { onchange: () => this.set({ [name]: select.value, page: 1 }) },
-      h("option", { value: "" }, "all"),
+      { "aria-label": label, onchange: () => this.set({ [name]: select.value, page: 1 }) },
+      h("option", { value: "" }, all),
       values.map((value) => h("option", { value }, value)),
     );
-    return field(label, select);
+    return h("div", { class: "choice" }, select);
   }
 
   makeHead(column) {

@@ -3,7 +3,7 @@
 import { get, part, query } from "./api.js";
 import { emptyTopic, payloadBlock, produce, removeTopic } from "./dialogs.js";
 import { empty, field, h } from "./dom.js";
-import { ago, bytes, count, moment, rate } from "./format.js";
+import { ago, bytes, count, moment, rate, seconds } from "./format.js";
 import { groupTable } from "./views.js";
 
 const LIMIT = 50;
@@ -93,7 +93,7 @@ function browser(topic, admin) {
       },
     },
     field("From offset", offset),
-    field("or from time", time),
+    h("label", { class: "field time" }, "or from time", time),
     field("Tag filter", tag),
     h("button", { class: "primary", type: "submit" }, "Show"),
   );
@@ -109,7 +109,7 @@ function browser(topic, admin) {
     text,
     h(
       "span",
-      { class: "row" },
+      { class: "row jumps" },
       h("button", { class: "small", type: "button", onclick: jump(() => ({ offset: 0 })) }, "Oldest"),
       h("button", { class: "small", type: "button", onclick: jump(before) }, "Earlier"),
       h("button", { class: "small", type: "button", onclick: jump(() => ({ offset: shown?.next ?? 0 })) }, "Later"),
@@ -141,6 +141,9 @@ function tail(topic) {
   async function start() {
     stop();
     trouble.hidden = true;
+    records.replaceChildren();
+    seen = skipped = 0;
+    text.textContent = "Waiting for records…";
     // A stream cannot say what is wrong with its filter, so that is asked first.
     try {
       await get(`/topics/${part(topic)}/records`, { limit: 1, tag: tag.value.trim() });
@@ -194,6 +197,11 @@ function groupsOf(topic, admin) {
   return { node: table.node, stop() {}, refresh: () => table.refresh() };
 }
 
+function kept({ retain_ms, retain_bytes }) {
+  const limits = [retain_ms && seconds(retain_ms / 1000), retain_bytes && bytes(retain_bytes)].filter(Boolean);
+  return limits.length ? `kept for ${limits.join(" or ")}` : "kept for ever";
+}
+
 export function topic(place, admin, name) {
   const facts = h("div", { class: "tiles" });
   const trouble = h("p", { class: "problem", role: "alert", hidden: true });
@@ -221,8 +229,9 @@ export function topic(place, admin, name) {
     trouble.hidden = true;
     const tile = (label, value, note) => h("div", { class: "tile" }, h("div", { class: "label" }, label), h("div", { class: "value" }, value), h("div", { class: "note" }, note));
     facts.replaceChildren(
-      tile("Records", count(found.records), `offsets ${found.first} to ${found.end}`),
+      tile("Records", count(found.records), found.records ? `offsets ${found.first}–${found.end - 1}` : `next offset ${found.end}`),
       tile("Size", bytes(found.bytes), `durability ${found.durability}`),
+      tile("Oldest", found.records ? seconds(Math.max(0, Date.now() - found.oldest_ms) / 1000) : "–", kept(found)),
       tile("Rate", rate(found.rate), found.records ? `newest ${ago(found.newest_ms)}` : "nothing yet"),
       tile("Groups", count(found.groups), `${count(found.consumers)} consumers`),
     );

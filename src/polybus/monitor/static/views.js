@@ -3,11 +3,12 @@
 import { get, latest, part } from "./api.js";
 import { spark } from "./chart.js";
 import { addTopic, call, disconnect, resetGroup } from "./dialogs.js";
-import { card, empty, h, head, wire } from "./dom.js";
+import { card, empty, h, head, scrolling, wire } from "./dom.js";
 import { ago, bytes, count, ms, rate, seconds } from "./format.js";
 import { Table } from "./table.js";
 
 const PROTOCOLS = ["native", "gsb", "t2", "zbus", "rmb", "http"];
+const NAMED = 2; // members of a group that are named in its row
 const n = "n";
 const topicLink = (name) => h("a", { href: `#/topics/${part(name)}`, "data-act": "open" }, name);
 const act = (name, label, text, run) => h("button", { class: "small", type: "button", "data-act": name, "aria-label": label, onclick: run }, text);
@@ -22,7 +23,6 @@ function marks(found) {
   const mask = Number(found["zbus.mask"] ?? 0);
   return mask ? h("span", { class: "sub" }, `zbus mask ${mask}${mask & 2 ? " (rpc)" : ""}`) : null;
 }
-
 
 export function topics(place, admin) {
   const table = new Table({
@@ -69,7 +69,7 @@ export function groupTable(admin, params = {}) {
       { label: "In flight", sort: "in_flight", class: n, cell: (g) => count(g.in_flight) },
       { label: "Redelivered", sort: "redelivered", class: n, cell: (g) => count(g.redelivered) },
       { label: "Dead", sort: "dead", class: n, cell: (g) => count(g.dead) },
-      { label: "Members", sort: "members", class: n, cell: (g) => memberCount(g) },
+      { label: "Members", sort: "members", class: n, cell: (g) => count(g.members.length) },
       ...(admin ? [{ label: "", class: "acts", cell: (g) => act("reset", `Reset group ${g.name} on ${g.topic}`, "Reset", () => resetGroup(g, () => table.refresh())) }] : []),
     ],
     empty: () => empty("No groups yet", "A group remembers how far its members have read. Consuming under a new name declares it:", "polybus group add orders/eu billing"),
@@ -83,12 +83,10 @@ function groupNotes(g) {
   if (g.exclusive) notes.push("exclusive");
   if (g.filter) notes.push(`filter ${g.filter}`);
   if (g.problem) notes.push(g.problem);
+  const names = g.members.slice(0, NAMED).map((m) => m.peer);
+  if (g.members.length > NAMED) names.push(`${g.members.length - NAMED} more`);
+  if (names.length) notes.push(`read by ${names.join(", ")}`);
   return notes.length ? h("span", { class: "sub" }, notes.join(", ")) : null;
-}
-
-function memberCount(g) {
-  const who = g.members.map((m) => `${m.peer} (${m.protocol}, ${m.in_flight} in flight)`).join("\n");
-  return h("span", { title: who || "no members" }, count(g.members.length));
 }
 
 export function services(place, admin) {
@@ -97,7 +95,7 @@ export function services(place, admin) {
     label: "Services",
     search: "Search services",
     sort: "name",
-    filters: [{ name: "protocol", label: "Protocol", values: PROTOCOLS.slice(0, 5) }],
+    filters: [{ name: "protocol", label: "Protocol", all: "all protocols", values: PROTOCOLS.slice(0, 5) }],
     key: (v) => `${v.protocol}\n${v.name}`,
     columns: [
       { label: "Service", sort: "name", class: "name", cell: (v) => [v.name, v.prefix ? h("span", { class: "sub" }, "and all names below it") : null] },
@@ -122,7 +120,7 @@ export function connections(place, admin) {
     label: "Connections",
     search: "Search address or identity",
     sort: "id",
-    filters: [{ name: "protocol", label: "Protocol", values: PROTOCOLS }],
+    filters: [{ name: "protocol", label: "Protocol", all: "all protocols", values: PROTOCOLS }],
     key: (c) => c.id,
     columns: [
       { label: "Peer", sort: "peer", class: "name", cell: (c) => [c.peer, h("span", { class: "sub" }, `#${c.id}, ${c.transport}`)] },
@@ -167,9 +165,8 @@ export function federation(place) {
     card("RMB twins", "", twins),
   );
   const plain = (label, heads, rows) =>
-    h(
-      "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
+    scrolling(
+      label,
       h("table", { class: "cards" }, h("thead", null, h("tr", null, heads.map(([t, k]) => h("th", { class: k === n ? n : null, scope: "col" }, t)))), h("tbody", null, rows.map((cells) => h("tr", null, cells.map((c, i) => h("td", { class: heads[i][1] || null, "data-label": heads[i][0] }, h("div", null, c))))))),
     );
   const refresh = async () => {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,6 +21,7 @@ from polybus.protocols.gsb.wire import (
     BAD_REQUEST,
     OK,
     SERVICE_FAILURE,
+    CallReply,
     CallRequest,
     Framing,
     Kind,
@@ -27,6 +29,7 @@ from polybus.protocols.gsb.wire import (
     encode_call,
     encode_reply,
     parse_call,
+    parse_reply,
 )
 from polybus.transports.outbox import Outbox
 
@@ -47,14 +50,19 @@ _CODES: Final = {
 }
 
 
+Opened = tuple[int, int, str]
+"""When a call came, the size of its data, and its name; kept for the journal."""
+
+
 class Rewritten:
     """A call whose request id was pending already: the service sees another id, the caller gets its own back."""
 
-    __slots__ = ("caller", "request_id")
+    __slots__ = ("caller", "opened", "request_id")
 
-    def __init__(self, caller: GsbParty, request_id: str) -> None:
+    def __init__(self, caller: GsbParty, request_id: str, opened: Opened | None) -> None:
         self.caller = caller
         self.request_id = request_id
+        self.opened = opened
 
 
 class GsbParty(Endpoint):
@@ -71,6 +79,7 @@ class GsbParty(Endpoint):
         "framing",
         "instance_id",
         "max_frame",
+        "opened",
         "outbox",
         "serving",
         "stopped",
@@ -88,9 +97,12 @@ class GsbParty(Endpoint):
         self._queue: list[bytes] = []
         self.serving: dict[bytes, GsbParty] = {}
         """Calls it serves: request id → caller, where frames pass as they are; the rest is in `_bridged`."""
+        self.opened: dict[bytes, Opened] = {}
+        """The same calls for the journal, while one is kept."""
         self._bridged: dict[str, Call | Rewritten] | None = None
         self._stalled: deque[tuple[float, GsbParty, str]] | None = None
-        self._topics: dict[str, str] | None = None  # shared name → the spelling it subscribed
+        self._topics: dict[str, tuple[str, ...]] | None = None
+        """Shared name → the spellings it subscribed."""
 
     # -- calls it serves --
 
@@ -98,14 +110,14 @@ class GsbParty(Endpoint):
         """Who waits for the answer to this id."""
         return self.serving.get(request_id.encode()) or (self._bridged or {}).get(request_id)
 
-    def rewrite(self, request: CallRequest, caller: GsbParty) -> None:
+    def rewrite(self, request: CallRequest, caller: GsbParty, opened: Opened | None) -> None:
         """Send a call to this service under an id of ours, noted so that the reply gets the caller's id back."""
         assert self.framing is not None
         if self.in_flight >= MAX_SERVING:
             caller.send_reply(request.request_id, SERVICE_FAILURE, OVERLOADED)
             return
         request_id = f"{self._room.nonce}-{self._room.next_rewrite()}"
-        self._bridges()[request_id] = Rewritten(caller, request.request_id)
+        self._bridges()[request_id] = Rewritten(caller, request.request_id, opened)
         body = encode_call(replace(request, request_id=request_id))
         self.enqueue(self.framing.encode(Kind.CALL_REQUEST, body))
 
@@ -114,18 +126,53 @@ class GsbParty(Endpoint):
             self._bridged = {}
         return self._bridged
 
-    def answer_bridged(self, request_id: str, code: int, data: bytes, partial: bool) -> None:
+    def answer_bridged(self, reply: CallReply, body: bytes) -> None:
         """A reply to a call that came in another shape; one that nobody waits for is ignored, as upstream."""
-        bridged = (self._bridged or {}).get(request_id)
+        bridged = (self._bridged or {}).get(reply.request_id)
         if bridged is None:
             return
-        if not partial:
-            self._bridges().pop(request_id)
+        final = not reply.partial
+        if final:
+            self._bridges().pop(reply.request_id)
+        status = Status.OK if reply.code == OK else Status.FAILED
         if isinstance(bridged, Rewritten):
-            bridged.caller.send_reply(bridged.request_id, code, data, partial)
+            bridged.caller.send_reply(bridged.request_id, reply.code, reply.data, reply.partial)
+            if final:
+                self._note_rewritten(bridged, status, len(reply.data))
         else:
-            status = Status.OK if code == OK else Status.FAILED
-            self._router.reply(Reply(bridged, data, status, final=not partial))
+            answer = Reply(bridged, reply.data, status, final=final, wire=WIRE, frame=body)
+            self._router.reply(answer)
+
+    # -- the journal --
+
+    def forget_opened(
+        self, key: bytes, caller: GsbParty, size: int, status: Status = Status.OK, error: str = ""
+    ) -> None:
+        """A call to this service has ended."""
+        opened = self.opened.pop(key, None) if self.opened else None
+        if opened is not None:
+            self.note_end(key.decode(), opened, caller, size, status, error)
+
+    def note_end(
+        self,
+        request_id: str,
+        opened: Opened,
+        caller: GsbParty,
+        size: int,
+        status: Status = Status.OK,
+        error: str = "",
+    ) -> None:
+        """Write the row of a call."""
+        journal = self._router.journal
+        if journal is not None:
+            started, asked, name = opened
+            who = caller.identity.text
+            sizes = (asked, size)
+            journal.call(started, request_id, (WIRE, WIRE), name, who, sizes, status, error)
+
+    def _note_rewritten(self, call: Rewritten, status: Status, size: int = 0) -> None:
+        if call.opened is not None:
+            self.note_end(call.request_id, call.opened, call.caller, size, status)
 
     # -- Endpoint --
 
@@ -137,13 +184,16 @@ class GsbParty(Endpoint):
         """A call from another wire: it gets an id of ours and the address in this service's spelling."""
         assert self.framing is not None
         found, room = call.registration, self._room
-        request = CallRequest(
-            caller=str(call.caller.identity),
-            address=below(found.name, found.shared, call.name),
-            request_id=f"{room.nonce}.{call.id}",
-            data=call.payload,
-            no_reply=not call.wants_reply,
-        )
+        if call.wire == WIRE:  # one whose calls are kept: nothing but the id is ours
+            request = replace(parse_call(call.frame), request_id=f"{room.nonce}.{call.id}")
+        else:
+            request = CallRequest(
+                caller=str(call.caller.identity),
+                address=below(found.name, found.shared, call.name),
+                request_id=f"{room.nonce}.{call.id}",
+                data=call.payload,
+                no_reply=not call.wants_reply,
+            )
         frame = self.framing.encode(Kind.CALL_REQUEST, encode_call(request))
         if len(frame) > self.max_frame:
             self._router.fail(
@@ -164,9 +214,13 @@ class GsbParty(Endpoint):
         self._bridges().pop(call.key, None)
 
     def deliver_reply(self, reply: Reply) -> None:
-        code = _CODES.get(reply.status, SERVICE_FAILURE)
-        data = reply.payload if code == OK else reply.text.encode()
-        self.send_reply(reply.call.token, code, data, not reply.final)
+        if reply.wire == WIRE:
+            answer = parse_reply(reply.frame)
+            self.send_reply(reply.call.token, answer.code, answer.data, answer.partial)
+        else:
+            code = _CODES.get(reply.status, SERVICE_FAILURE)
+            data = reply.payload if code == OK else reply.text.encode()
+            self.send_reply(reply.call.token, code, data, not reply.final)
         self._room.flush()
 
     def deliver_publication(self, publication: Publication) -> bool:
@@ -189,12 +243,15 @@ class GsbParty(Endpoint):
             taken = self._offer_publication(frame, publisher.id) or taken
         return taken
 
-    def _topics_of(self, name: str) -> list[str]:
+    def _topics_of(self, name: str) -> Sequence[str]:
         """The topics of this client that a shared name stands for; this wire has no wildcards, other wires have."""
         topics = self._topics or {}
         if has_wildcard(name):
-            return [topic for shared, topic in topics.items() if matches(name, shared)]
-        return [topics[name]] if name in topics else []
+            return [t for shared, found in topics.items() if matches(name, shared) for t in found]
+        return topics.get(name, ())
+
+    def hold_input(self, held: bool) -> None:
+        self.outbox.throttle(held)
 
     def close(self, reason: str) -> None:
         self.outbox.close(reason)
@@ -277,10 +334,15 @@ class GsbParty(Endpoint):
 
     def abandon(self, request_id: str) -> str | None:
         """Forget a call that never reached this service; the caller's own id of it if it was still pending."""
-        if self.serving.pop(request_id.encode(), None) is not None:
+        caller = self.serving.pop(request_id.encode(), None)
+        if caller is not None:
+            self.forget_opened(request_id.encode(), caller, 0, Status.STALLED)
             return request_id
         bridged = (self._bridged or {}).pop(request_id, None)
-        return bridged.request_id if isinstance(bridged, Rewritten) else None
+        if not isinstance(bridged, Rewritten):
+            return None
+        self._note_rewritten(bridged, Status.STALLED)
+        return bridged.request_id
 
     def leave(self) -> None:
         """Give up everything this connection held; its pending callers are told. Idempotent."""
@@ -293,9 +355,11 @@ class GsbParty(Endpoint):
         self._router.detach(self)
         for key, caller in self.serving.items():
             caller.send_reply(key.decode(), SERVICE_FAILURE, GONE)
+            self.forget_opened(key, caller, 0, Status.GONE)
         for bridged in (self._bridged or {}).values():
             if isinstance(bridged, Rewritten):
                 bridged.caller.send_reply(bridged.request_id, SERVICE_FAILURE, GONE)
+                self._note_rewritten(bridged, Status.GONE)
         self.serving.clear()
         self._bridged = None
 
@@ -303,12 +367,16 @@ class GsbParty(Endpoint):
         """Fail the oldest calls of a service that does not answer; looked at once a second, not at every call."""
         excess = max(0, len(self.serving) - MAX_SERVING)
         for key in [*itertools.islice(self.serving, excess)]:
-            self.serving.pop(key).send_reply(key.decode(), SERVICE_FAILURE, OVERLOADED)
+            caller = self.serving.pop(key)
+            caller.send_reply(key.decode(), SERVICE_FAILURE, OVERLOADED)
+            self.forget_opened(key, caller, 0, Status.STALLED)
 
     def _forget_departed(self) -> None:
         """Callers that have gone will not be answered (protocol page §7)."""
         for key in [key for key, caller in self.serving.items() if caller.closed]:
-            del self.serving[key]
+            caller = self.serving.pop(key)
+            self.forget_opened(key, caller, 0, Status.GONE, "the caller gave up")
         for request_id, bridged in list((self._bridged or {}).items()):
             if isinstance(bridged, Rewritten) and bridged.caller.closed:
                 self._bridges().pop(request_id)
+                self._note_rewritten(bridged, Status.GONE)

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from polybus.model.journal import VERSION
+
 if TYPE_CHECKING:
     from polybus.core.endpoint import Traffic
     from polybus.protocols.gsb.party import GsbParty
@@ -26,13 +28,14 @@ MAX_TEMPLATES = 256  # per connection; a mix of more sizes than this gains nothi
 
 
 class Route:
-    """Where calls to one address go, as long as the services' epoch stands."""
+    """Where calls to one address go, as long as the services' epoch stands; `name` is what the journal calls it."""
 
-    __slots__ = ("target", "traffic")
+    __slots__ = ("name", "target", "traffic")
 
-    def __init__(self, target: GsbParty, traffic: Traffic) -> None:
+    def __init__(self, target: GsbParty, traffic: Traffic, name: str) -> None:
         self.target = target
         self.traffic = traffic
+        self.name = name
 
 
 CallTemplate = tuple[int, int, bytes, int, Route, "dict[bytes, GsbParty]"]
@@ -60,6 +63,11 @@ def relay(session: GsbSession, data: bytes) -> int:
     replies = session.reply_templates
     call_cut = session.call_cut
     reply_cut = session.reply_cut
+    journal = session.journal
+    now = 0
+    if journal is not None:
+        now = journal.now()
+        opened = session.opened
     while size - pos > 4:
         tag = data[pos + 4]
         if tag == CALL_TAG:
@@ -84,6 +92,8 @@ def relay(session: GsbSession, data: bytes) -> int:
                         run = route
                         start = pos
                         count = 0
+                    if journal is not None:
+                        route.target.opened[request_id] = (now, length - tail_end, route.name)
                     count += 1
                     pos += length
                     continue
@@ -97,8 +107,14 @@ def relay(session: GsbSession, data: bytes) -> int:
                 if pos + length > size:
                     break
                 if data[pos + id_end : pos + tail_end] == tail:
-                    caller = serving.pop(data[pos + reply_cut : pos + id_end], None)
+                    request_id = data[pos + reply_cut : pos + id_end]
+                    caller = serving.pop(request_id, None)
                     if caller is not None:
+                        if journal is not None:
+                            entry = opened.pop(request_id, None)
+                            if entry is not None:
+                                row = call_row(now, request_id, entry, caller, length - tail_end)
+                                journal.rows.append(row)
                         if caller is not run:
                             if count:
                                 hand_over(session, run, data[start:pos], count)
@@ -122,6 +138,8 @@ def relay(session: GsbSession, data: bytes) -> int:
                         run = recipients
                         start = pos
                         count = 0
+                    if journal is not None:
+                        session.note_broadcast(topic, length, len(recipients))
                     count += 1
                     pos += length
                     continue
@@ -142,7 +160,18 @@ def relay(session: GsbSession, data: bytes) -> int:
         reply_cut = session.reply_cut
     if count:
         hand_over(session, run, data[start:pos], count)
+    if journal is not None:
+        journal.settle()
     return pos
+
+
+def call_row(
+    now: int, request_id: bytes, entry: tuple[int, int, str], caller: GsbParty, size: int
+) -> tuple[object, ...]:
+    """The row of a call that was answered, as `Journal.call` makes it; here without its look at the clock."""
+    started, asked, name = entry
+    id_, who, took = request_id.decode(), caller.identity.text, now - started
+    return (VERSION, now, "call", id_, "gsb", "gsb", name, who, asked, size, 0, took, "")
 
 
 def hand_over(session: GsbSession, run: object, part: bytes, count: int) -> None:

@@ -9,10 +9,18 @@ from __future__ import annotations
 from typing import Final
 
 from polybus.core.endpoint import ANONYMOUS, Identity
-from polybus.errors import Draining, NameTaken, NoSuchService, NotAuthorized, RemoteProtocolError
-from polybus.model.message import Call, Publication
+from polybus.core.journal import Journal
+from polybus.errors import (
+    Draining,
+    LimitExceeded,
+    NameTaken,
+    NoSuchService,
+    NotAuthorized,
+    RemoteProtocolError,
+)
+from polybus.model.message import Call, Publication, Status
 from polybus.protocols.gsb.names import to_shared
-from polybus.protocols.gsb.party import GsbParty
+from polybus.protocols.gsb.party import GsbParty, Opened
 from polybus.protocols.gsb.relay import CallTemplate, ReplyTemplate, Route, relay
 from polybus.protocols.gsb.room import WIRE, GsbRoom
 from polybus.protocols.gsb.wire import (
@@ -102,7 +110,11 @@ class GsbSession(GsbParty):
         self.outbox = outbox
         outbox.input = self._pieces
         self._last_seen = self._router.clock.monotonic()
-        self._router.attach(self)
+        try:
+            self._router.attach(self)
+        except LimitExceeded:
+            self.stopped = True
+            self.close("too many connections")
 
     def data_received(self, data: bytes) -> None:
         if self.stopped:
@@ -233,8 +245,10 @@ class GsbSession(GsbParty):
         hello = parse_hello(body)
         if self.instance_id is not None:
             raise RemoteProtocolError("a second Hello")
-        self.instance_id = hello.instance_id
         older = self._room.instances.get(hello.instance_id)
+        if older is not None and older.identity != self.identity:
+            raise RemoteProtocolError("the instance id of another client")
+        self.instance_id = hello.instance_id
         self._room.instances[hello.instance_id] = self
         if older is not None:
             # A client that came back with its id: the half-dead old connection must not keep its names.
@@ -247,7 +261,7 @@ class GsbSession(GsbParty):
             self._router.register(self, name, to_shared(name), prefix=True)
         except NameTaken:
             return CONFLICT, ""
-        except (NotAuthorized, Draining) as exc:
+        except (NotAuthorized, LimitExceeded, Draining) as exc:
             return BAD_REQUEST, exc.text
         return OK, ""
 
@@ -255,20 +269,27 @@ class GsbSession(GsbParty):
         shared = to_shared(topic)
         try:
             self._router.subscribe(self, topic, shared)
-        except NotAuthorized as exc:
+        except (NotAuthorized, LimitExceeded) as exc:
             return BAD_REQUEST, exc.text
         if shared is not None:
             if self._topics is None:
                 self._topics = {}
-            self._topics[shared] = topic
+            spellings = self._topics.get(shared, ())
+            if topic not in spellings:
+                self._topics[shared] = (*spellings, topic)
         return OK, ""
 
     def _unsubscribe(self, topic: str) -> int:
         shared = to_shared(topic)
-        if not self._router.unsubscribe(self, topic, shared):
+        topics = self._topics or {}
+        # `a` and `/a` are two topics here and one name elsewhere: that stays while one of them does.
+        others = tuple(t for t in topics.get(shared or "", ()) if t != topic)
+        if not self._router.unsubscribe(self, topic, None if others else shared):
             return NOT_FOUND
-        if shared is not None and self._topics is not None:
-            self._topics.pop(shared, None)
+        if shared is not None and others:
+            topics[shared] = others
+        else:
+            topics.pop(shared or "", None)
         return OK
 
     # -- calls --
@@ -294,12 +315,15 @@ class GsbSession(GsbParty):
     def _find_route(self, address: bytes) -> Route | None:
         try:
             name = address.decode()
-            found = self._router.route(self, name, to_shared(name))
+            shared = to_shared(name)
+            found = self._router.route(self, name, shared)
         except (UnicodeDecodeError, NoSuchService, NotAuthorized, Draining):
             return None
         target = found.endpoint
+        if self._router.captures_call(shared, self.identity):
+            return None
         if isinstance(target, GsbParty) and target.framing is CURRENT:
-            return Route(target, found.traffic)
+            return Route(target, found.traffic, shared or name)
         return None
 
     def _call(self, frame: bytes, body: bytes) -> None:
@@ -314,14 +338,20 @@ class GsbSession(GsbParty):
             self._fail(request, SERVICE_FAILURE, STOPPING)
         else:
             target = found.endpoint
-            if isinstance(target, GsbParty):
+            shared = to_shared(request.address)
+            captured = self._router.captures_call(shared, self.identity)
+            if isinstance(target, GsbParty) and not captured:
                 found.traffic.calls += 1
                 self._forward(request, frame, body, target)
             else:
-                self._bridge(request)
+                self._bridge(request, body)
 
     def _fail(self, request: CallRequest, code: int, text: bytes) -> None:
         self.traffic.failures += 1
+        opened = self._opened(request)
+        if opened is not None:
+            status = Status.NOT_FOUND if text is UNKNOWN_ADDRESS else Status.REFUSED
+            self.note_end(request.request_id, opened, self, 0, status, text.decode())
         if not request.no_reply:
             self.send_reply(request.request_id, code, text)
 
@@ -329,6 +359,7 @@ class GsbSession(GsbParty):
         """To another client of this wire: verbatim, unless the framings or the request ids are in the way."""
         assert target.framing is not None
         key = request.request_id.encode()
+        opened = self._opened(request)
         if not request.no_reply:
             plain = self.framing is target.framing
             taken = target.pending(request.request_id)
@@ -337,14 +368,18 @@ class GsbSession(GsbParty):
             elif taken is None and plain:
                 target.serving[key] = self
             else:
-                target.rewrite(request, self)
+                target.rewrite(request, self, opened)
                 return
+            if opened is not None:
+                target.opened[key] = opened
+        elif opened is not None:
+            self.note_end(request.request_id, opened, self, 0)
         if target.framing is not self.framing:
             frame = target.framing.encode(Kind.CALL_REQUEST, body)
         target.enqueue(frame)
 
-    def _bridge(self, request: CallRequest) -> None:
-        """To a service of another wire."""
+    def _bridge(self, request: CallRequest, body: bytes) -> None:
+        """Through the core: to a service of another wire, or to one whose calls are kept."""
         name = to_shared(request.address)
         assert name is not None
         call = Call(
@@ -353,21 +388,36 @@ class GsbSession(GsbParty):
             request.data,
             token=request.request_id,
             wants_reply=not request.no_reply,
+            wire=WIRE,
+            frame=body,
         )
         try:
             self._router.call(call, request.address)
-        except (NoSuchService, NotAuthorized, Draining) as exc:
-            self._fail(request, SERVICE_FAILURE, exc.text.encode())
+        except (NoSuchService, NotAuthorized, LimitExceeded, Draining) as exc:
+            self.traffic.failures += 1
+            if not request.no_reply:
+                code = BAD_REQUEST if isinstance(exc, LimitExceeded) else SERVICE_FAILURE
+                self.send_reply(request.request_id, code, exc.text.encode())
+
+    def _opened(self, request: CallRequest) -> Opened | None:
+        """What the journal wants to know of a call when it has ended."""
+        journal = self._router.journal
+        if journal is None:
+            return None
+        name = to_shared(request.address) or request.address
+        return journal.now(), len(request.data), name
 
     def _reply(self, frame: bytes, body: bytes) -> None:
         reply = parse_reply(body)
         key = reply.request_id.encode()
         caller = self.serving.get(key)
         if caller is None:
-            self.answer_bridged(reply.request_id, reply.code, reply.data, reply.partial)
+            self.answer_bridged(reply, body)
             return
         if not reply.partial:
             del self.serving[key]
+            status = Status.OK if reply.code == OK else Status.FAILED
+            self.forget_opened(key, caller, len(reply.data), status)
         caller.enqueue(frame)
 
     # -- broadcasts --
@@ -395,6 +445,21 @@ class GsbSession(GsbParty):
         found = tuple(self._router.recipients(WIRE, name, shared))
         fast = tuple(e for e in found if isinstance(e, GsbParty) and e.framing is CURRENT)
         return fast if len(fast) == len(found) else None
+
+    # -- the journal, for the hot loop --
+
+    @property
+    def journal(self) -> Journal | None:
+        """Where rows go; None when no journal is kept."""
+        return self._router.journal
+
+    def note_broadcast(self, topic: bytes, size: int, recipients: int) -> None:
+        """A broadcast of `size` bytes has been passed on."""
+        name = topic.decode()
+        journal = self._router.journal
+        assert journal is not None
+        sizes = (size, size * recipients)
+        journal.note("publish", WIRE, to_shared(name) or name, self.identity.text, sizes)
 
     def acknowledge_broadcasts(self, count: int) -> None:
         """One reply per broadcast."""

@@ -21,6 +21,7 @@ from polybus.errors import (
     NameTaken,
     PeerUnavailable,
     PolybusError,
+    Refused,
 )
 from polybus.model.clock import SystemClock
 from polybus.model.message import NO_HEADERS
@@ -74,6 +75,7 @@ class NativeClient:
         self._connections = Connections(SystemClock(), CLIENT_BOUNDS)
         self._serving = Serving()
         self._unregistered: set[str] = set()
+        self._unsubscribed: set[str] = set()
         self._sinks: Subscriptions[Sink] = Subscriptions()
         self._patterns: dict[str, int] = {}
         self._producer = Producer()
@@ -141,15 +143,21 @@ class NativeClient:
         self._peer = peer
 
     async def _restore(self, peer: Peer) -> None:
-        """Register and subscribe again. A name may still be held by our own dead connection: it is tried again."""
+        """Register and subscribe again. What is refused is tried again: a name may still be held by our own dead
+        connection, and rules may change."""
+        self._unsubscribed.clear()
         for name in self._serving.names:
             try:
                 await peer.request(wire.REGISTER, name, timeout=REQUEST_TIMEOUT)
-            except NameTaken:
+            except Refused as exc:
                 self._unregistered.add(name)
-                log.warning("the name %s is taken; trying again", name)
+                log.warning("%s is not served, trying again: %s", name, exc.text)
         for pattern in tuple(self._patterns):
-            await peer.request(wire.SUBSCRIBE, pattern, timeout=REQUEST_TIMEOUT)
+            try:
+                await peer.request(wire.SUBSCRIBE, pattern, timeout=REQUEST_TIMEOUT)
+            except Refused as exc:
+                self._unsubscribed.add(pattern)
+                log.warning("%s is not subscribed, trying again: %s", pattern, exc.text)
         await self._consumers.rejoin(peer)
 
     async def _tick(self) -> None:
@@ -158,9 +166,16 @@ class NativeClient:
             peer = self._peer
             if peer is None:
                 return
-            with contextlib.suppress(NameTaken, ConnectionLost, TimeoutError):
+            with contextlib.suppress(Refused, ConnectionLost, TimeoutError):
                 await peer.request(wire.REGISTER, name, timeout=REQUEST_TIMEOUT)
                 self._unregistered.discard(name)
+        for pattern in self._unsubscribed & self._patterns.keys():
+            peer = self._peer
+            if peer is None:
+                return
+            with contextlib.suppress(Refused, ConnectionLost, TimeoutError):
+                await peer.request(wire.SUBSCRIBE, pattern, timeout=REQUEST_TIMEOUT)
+                self._unsubscribed.discard(pattern)
 
     async def _ready(self, timeout: float | None) -> Peer:
         """The present connection, waiting for one if need be.

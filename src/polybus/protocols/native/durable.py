@@ -16,6 +16,7 @@ import msgspec
 
 from polybus.core.engine import TopicOptions
 from polybus.core.group_options import GroupOptions
+from polybus.core.limits import Owner
 from polybus.core.member import Member
 from polybus.core.topics import Topics
 from polybus.errors import Conflict, LimitExceeded, NotReachable, PolybusError, RemoteProtocolError
@@ -116,13 +117,28 @@ class Durable:
         producing = Producing(self, ident)
         try:
             session.router.check(session.identity, "produce", topic)
-            create = True if flags & CREATE else None
-            if not self.topics.produce(topic, records, producing, create=create):
+            create = self._may_create(topic) if flags & CREATE else None
+            if not self.topics.produce(
+                topic, records, producing, create=create, owner=self._owner(), by=session
+            ):
                 producing.holds_reading = True
                 self._full += 1
                 session.outbox.pause_reading()
         except PolybusError as exc:
             session.answer_error(ident, exc)
+
+    def _may_create(self, topic: str) -> bool:
+        """True, unless the topic is missing and may not be declared.
+
+        Raises:
+            NotAuthorized.
+        """
+        if not self.topics.has(topic):
+            self._session.router.check(self._session.identity, "declare", topic)
+        return True
+
+    def _owner(self) -> Owner | None:
+        return self._session.router.quotas.owner(self._session.identity)
 
     def produced(self, producing: Producing, first: int, error: PolybusError | None) -> None:
         """The records of a Produce are durable, or cannot be."""
@@ -144,6 +160,8 @@ class Durable:
         """Join a group; the records come under the id of this frame."""
         wanted = wire.parse_meta(frame.meta, Consume)
         self._session.router.check(self._session.identity, "consume", frame.name)
+        if wanted.create:
+            self._may_create(frame.name)
         if not frame.id or frame.id in self._consumers:
             raise RemoteProtocolError(f"a consumer cannot have the id {frame.id}")
         if len(self._consumers) >= MAX_CONSUMERS:
@@ -153,7 +171,7 @@ class Durable:
     async def _join(self, ident: int, topic: str, wanted: Consume) -> Mapping[str, object]:
         topics = self.topics
         if wanted.create:
-            await topics.declare(topic)
+            await topics.declare(topic, owner=self._owner())
         options = None
         if wanted.options is not None:
             options = group_options(topics, topic, wanted.group, wanted.options)

@@ -53,8 +53,8 @@ class Batch:
                 offset += 1
             return
         error = wire.parse_error(parsed)
-        if isinstance(error, LimitExceeded) and len(self.records) > 1:
-            # Nothing was taken, and the fault may be that of one record only.
+        if isinstance(error, LimitExceeded) and len(self.futures) > 1:
+            # Nothing was taken, and the fault may be that of one record only, each waited for by itself.
             self._producer.send_alone(self)
         else:
             self.fail(error)
@@ -113,9 +113,6 @@ class Producer:
 
     def send_alone(self, batch: Batch) -> None:
         """Send the records of a batch one by one, for those who wait for them one by one."""
-        if len(batch.futures) != len(batch.records):
-            batch.fail(LimitExceeded("a record of the batch is too large", limit=0, actual=0))
-            return
         for record, future in zip(batch.records, batch.futures, strict=True):
             alone = Batch(self, batch.topic, batch.create)
             alone.add(record, future)

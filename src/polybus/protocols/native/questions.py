@@ -14,6 +14,7 @@ import msgspec
 
 from polybus.core.engine import TopicOptions
 from polybus.core.group_options import BEGINNING, Start
+from polybus.core.limits import Owner
 from polybus.core.policy import Verb
 from polybus.core.topics import Topics
 from polybus.errors import LocalProtocolError
@@ -39,6 +40,7 @@ class Arguments(msgspec.Struct):
     batch: int = 0
     tickets: list[str] = []
     payload: bytes = b""
+    owner: Owner | None = None  # whom a new topic is counted for; set here, not by the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ def ask(session: NativeSession, frame: Frame) -> None:
         raise LocalProtocolError(f"this node knows no question {frame.name!r}")
     arguments = wire.parse_meta(frame.meta, Arguments)
     arguments.payload = frame.payload
+    arguments.owner = session.router.quotas.owner(session.identity)
     session.router.check(session.identity, question.verb, arguments.topic or "**")
     durable = session.durable()
     durable.later(frame.id, _awaited(question.answer(durable.topics, arguments)))
@@ -75,6 +78,7 @@ async def _awaited(answer: Awaitable[Answer]) -> Answer:
 def list_services(session: NativeSession) -> Mapping[str, object]:
     """Every name that is answered, on all wires."""
     session.router.check(session.identity, "admin", "services")
+    services = session.router.services
     return {
         "services": [
             {
@@ -84,9 +88,10 @@ def list_services(session: NativeSession) -> Mapping[str, object]:
                 "prefix": found.prefix,
                 "peer": found.endpoint.peer,
                 "owner": str(found.endpoint.identity),
+                "answers": services.answers(found),
                 "calls": found.traffic.calls,
             }
-            for found in session.router.services
+            for found in services
         ]
     }
 
@@ -101,7 +106,7 @@ async def _topic_info(topics: Topics, asked: Arguments) -> Answer:
 
 async def _declare_topic(topics: Topics, asked: Arguments) -> Answer:
     options = changed(TopicOptions(), asked.options, "a topic") if asked.options else None
-    return {"topic": await topics.declare(asked.topic, options)}
+    return {"topic": await topics.declare(asked.topic, options, owner=asked.owner)}
 
 
 async def _edit_topic(topics: Topics, asked: Arguments) -> Answer:

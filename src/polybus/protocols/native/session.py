@@ -14,7 +14,12 @@ from polybus._version import __version__
 from polybus.core.endpoint import Endpoint
 from polybus.core.router import Router
 from polybus.core.topics import Topics
-from polybus.errors import LocalProtocolError, PolybusError, RemoteProtocolError
+from polybus.errors import (
+    LimitExceeded,
+    LocalProtocolError,
+    PolybusError,
+    RemoteProtocolError,
+)
 from polybus.model.message import NO_HEADERS, Call, Publication, Reply, Status
 from polybus.model.record import Delivery
 from polybus.protocols.native import wire
@@ -244,6 +249,9 @@ class NativeSession(Endpoint):
             # Refused when the queue is full: then the answer comes and nobody waits for it.
             self._take(wire.encode(wire.CANCEL, call.id), call.caller)
 
+    def hold_input(self, held: bool) -> None:
+        self.outbox.throttle(held)
+
     def close(self, reason: str) -> None:
         self.outbox.close(reason)
 
@@ -413,13 +421,14 @@ class NativeSession(Endpoint):
             )
         try:
             self.identity = self._settings.identify(self._connection, hello.token)
+            self.router.attach(self)
         except PolybusError as exc:
             self.send(wire.encode_error(frame.id, exc))
-            self.outbox.close("not authorized")
+            limited = isinstance(exc, LimitExceeded)
+            self.outbox.close("too many connections" if limited else "not authorized")
             return
         self._max_peer_frame = min(self._settings.max_frame, max(hello.max_frame, wire.HEAD))
         self._greeted = True
-        self.router.attach(self)
         answer = wire.Hello(
             versions=[wire.VERSION],
             agent=f"polybus/{__version__}",

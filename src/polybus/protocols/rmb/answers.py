@@ -11,6 +11,8 @@ import binascii
 import logging
 from typing import TYPE_CHECKING
 
+from polybus.core.watch import Watched
+from polybus.model.message import Status
 from polybus.protocols.rmb import failures
 from polybus.protocols.rmb.message import Message, Unreadable, encode, parse_lenient
 from polybus.protocols.rmb.pending import Waiting, forget
@@ -58,7 +60,7 @@ class Answers:
             room.stats.replies_dropped += 1
             log.warning("dropped the answer %s of a handler: nobody waits for it", m.uid)
             return
-        taken.drop(m.uid, asked_by)
+        _note_answer(taken.drop(m.uid, asked_by), m)
         room.forward.reply(m, asked_by)
 
     # -- to clients --
@@ -74,6 +76,7 @@ class Answers:
     def deliver(self, waiting: Waiting, m: Message) -> None:
         """Give an answer to the client; the entry has been taken out of the pending ones."""
         room = self.room
+        _note_answer(waiting.watched, m)
         commands: list[Command] = [forget(waiting)]
         commands += room.layout.drop(waiting.uid)
         if callable(waiting.answer):
@@ -107,6 +110,7 @@ class Answers:
     def deliver_error(self, waiting: Waiting, m: Message) -> None:
         """Give an error to the client, in the shape it has already."""
         room = self.room
+        _note_answer(waiting.watched, m)
         commands: list[Command] = [forget(waiting)]
         commands += room.layout.drop(waiting.uid)
         if callable(waiting.answer):
@@ -114,6 +118,16 @@ class Answers:
         else:
             commands += room.layout.deliver(m.ret, encode(m, room.generation))
         room.redis.write(commands)
+
+
+def _note_answer(watched: Watched | None, m: Message) -> None:
+    """Write the row of a call that has ended."""
+    if watched is None:
+        return
+    if m.failed:
+        watched.answered((m.err or "").encode(), Status.FAILED, m.err or "")
+    else:
+        watched.answered(decode_dat(m.dat))
 
 
 def decode_dat(dat: str) -> bytes:

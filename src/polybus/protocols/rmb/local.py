@@ -71,7 +71,8 @@ class Local:
             return f"message is larger than {self.room.options.max_body} bytes"
         if len(self.room.pending) + len(m.dst) > self.room.options.max_pending:
             return f"more than {self.room.options.max_pending} requests wait for answers"
-        return ""
+        denied = (self.room.denied(self.room.own, d, m.cmd) for d in m.dst)
+        return next((f"401 unauthorized: {text}" for text in denied if text), "")
 
     def _refuse(self, m: Message, text: str, commands: list[Command]) -> None:
         """Answer a message that is not accepted at all: every destination gets the error."""
@@ -118,6 +119,7 @@ class Local:
             room.pending.add(entry)
             waiting.append(entry)
             if d != room.own:
+                entry.watched = room.watch_request(m, d, room.party.identity.text)
                 forward.append(entry)
         if not waiting:
             return

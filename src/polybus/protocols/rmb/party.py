@@ -6,6 +6,7 @@ Invariant: a call that was delivered here ends by an answer of the twin that was
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Final
 
 from polybus.core.endpoint import Endpoint, Identity
@@ -48,15 +49,16 @@ class RmbParty(Endpoint):
         Raises:
             ConfigError, NameTaken.
         """
-        router = self.room.router
-        router.register(self, TWINS, TWINS, prefix=True)
+        # The operator's own words, which no rule has to allow once more.
+        offered = self.room.router.services
+        offered.register(self, TWINS, TWINS, prefix=True)
         for text in services:
             cmd = text.removesuffix(_BELOW)
             shared = to_shared(cmd)
             if shared is None or not is_name(shared) or "*" in cmd:
                 raise ConfigError(f"rmb.services: {text!r} is neither a command nor one with .**")
             # The wire's own spelling of a prefix is cut at `/`, as the core matches prefixes.
-            router.register(self, shared, shared, prefix=text != cmd)
+            offered.register(self, shared, shared, prefix=text != cmd)
 
     def declare(self, commands: set[str]) -> None:
         """Offer what handlers declare now, and no longer what they declared before."""
@@ -85,7 +87,9 @@ class RmbParty(Endpoint):
         now = room.wall_ms() // 1000
         left = _NO_DEADLINE
         if call.deadline is not None:
-            left = max(1, round(call.deadline - router.clock.monotonic()))
+            # Whole seconds from a `now` without its fraction: one more, or the caller would be told of an error of the
+            # service before its own deadline has passed.
+            left = max(0, math.ceil(call.deadline - router.clock.monotonic())) + 1
         m = Message(
             uid=random_id(),
             cmd=cmd,

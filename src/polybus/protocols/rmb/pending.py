@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
+from polybus.core.watch import Watched
 from polybus.model.ids import counter
 from polybus.protocols.rmb.message import Message, encode, parse_lenient
 from polybus.protocols.rmb.queues import PENDING
@@ -31,6 +32,7 @@ class Waiting:
         "sig",
         "text",
         "uid",
+        "watched",
     )
 
     def __init__(self, uid: str, dst: int, message: Message, text: bytes = b"") -> None:
@@ -46,6 +48,8 @@ class Waiting:
         self.sig: str | None = None
         self.answer: object = None
         """Who in this process gets the answer instead of a queue in Redis."""
+        self.watched: Watched | None = None
+        """What the journal and captures have noted of it."""
 
     @property
     def key(self) -> Key:

@@ -65,6 +65,8 @@ class Proxy:
         problem = verify(parse_signature(payload.sig), digest(payload), twin.public_key)
         if problem:
             raise Refused(problem)
+        if denied := room.denied(payload.src, room.own, payload.cmd):
+            raise Refused(f"401 unauthorized: {denied}")
         return payload
 
     def _answer(self, envelope: Message, reply: Message) -> None:

@@ -189,6 +189,8 @@ class Remote:
             answer(post.request, post.face, "ok" if found else "gone")
         elif is_reserved(m.cmd) and not (room.options.proxy and m.cmd == PROXY_REQUEST_CMD):
             self._refuse(post, "reserved", m.cmd)
+        elif denied := room.denied(m.src, room.own, m.cmd):
+            self._refuse(post, "denied", denied)
         else:
             seen = self._replays.seen(m.uid, m.src, proof, room.wall_ms())
             if seen == "replay":

@@ -13,21 +13,23 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
+from polybus.core.endpoint import Identity
 from polybus.core.router import Router
 from polybus.core.subscriptions import EXACT
-from polybus.errors import ConfigError
+from polybus.core.watch import Watched
+from polybus.errors import ConfigError, NotAuthorized
 from polybus.model.ids import random_id
-from polybus.protocols.rmb.answers import Answers
+from polybus.protocols.rmb.answers import Answers, decode_dat
 from polybus.protocols.rmb.bulk import Bulk
 from polybus.protocols.rmb.embedded import EmbeddedRedis
 from polybus.protocols.rmb.forward import Forward
 from polybus.protocols.rmb.intake import Intake
 from polybus.protocols.rmb.keys import encode_account
 from polybus.protocols.rmb.local import Local
-from polybus.protocols.rmb.message import Unreadable
-from polybus.protocols.rmb.names import WIRE
+from polybus.protocols.rmb.message import Message, Unreadable
+from polybus.protocols.rmb.names import WIRE, to_shared
 from polybus.protocols.rmb.options import RmbOptions
-from polybus.protocols.rmb.party import RmbParty
+from polybus.protocols.rmb.party import TWINS, RmbParty
 from polybus.protocols.rmb.peers import Peers
 from polybus.protocols.rmb.pending import Pending, restore
 from polybus.protocols.rmb.proxy import Proxy
@@ -307,6 +309,19 @@ class RmbRoom:
         if not task.cancelled() and task.exception() is not None:
             log.error("a message could not be handled", exc_info=task.exception())
 
+    def watch_request(self, m: Message, dst: int, caller: str) -> Watched | None:
+        """Note a request that the core does not see for the journal and captures."""
+        watch = self.router.calls.watch
+        if watch is None:
+            return None
+        name = to_shared(m.cmd) or m.cmd
+        if dst != self.own:
+            name = f"{TWINS}/{dst}/{name}"
+        watched = watch.begin(WIRE, name, caller, len(m.dat))
+        if watched is not None and watched.into:
+            watched.keep_request(decode_dat(m.dat))
+        return watched
+
     # -- twins ---------------------------------------------------------------------------------------------------
 
     async def look_up(self, twin: int) -> Twin | None:
@@ -322,6 +337,16 @@ class RmbRoom:
             ttl = max(1, int(self.options.cache))
             self.redis.write([("SET", f"twin.{twin}", text, "EX", ttl)])
         return found
+
+    def denied(self, src: int, dst: int, cmd: str) -> str:
+        """Why the policy does not let one twin call another; empty when it may."""
+        name = to_shared(cmd) or cmd
+        if dst != self.own:
+            name = f"{TWINS}/{dst}/{name}"
+        who = self.party.identity if src == self.own else Identity("twin", str(src))
+        if self.router.policy.may(who, "call", name):
+            return ""
+        return NotAuthorized(str(who), "call", name).text
 
     def signs_for(self, twin: Twin) -> bool:
         """Whether messages to a twin are signed: the first generation has no place for a signature."""

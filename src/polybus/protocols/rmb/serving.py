@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from polybus.core.endpoint import Identity
 from polybus.errors import PolybusError
 from polybus.model.message import Call, Reply, Status
 from polybus.protocols.rmb.answers import decode_dat, encode_dat
@@ -65,6 +66,7 @@ class Serving:
                 room.answers.deliver(waiting, reply)
 
         if not self.bridge(m, answer):
+            waiting.watched = room.watch_request(m, room.own, room.party.identity.text)
             self.enqueue(m.copy(tag=None), None)
 
     def serve_remote(self, m: Message, delivered: Delivered) -> None:
@@ -72,7 +74,8 @@ class Serving:
         room = self.room
         src = m.src
         if not self.bridge(m, lambda reply: room.forward.reply(reply, src)):
-            room.taken.add(m.uid, src, (m.now + m.exp) * 1000)
+            watched = room.watch_request(m, room.own, f"twin:{src}")
+            room.taken.add(m.uid, src, (m.now + m.exp) * 1000, watched)
             self.enqueue(m, delivered)
         else:
             delivered(True)
@@ -97,6 +100,8 @@ class Serving:
             deadline=room.router.clock.monotonic() + max(0.0, left),
             wire=WIRE,
         )
+        if m.src != room.own:
+            call.identity = Identity("twin", str(m.src))
         try:
             room.router.call(call, m.cmd)
         except PolybusError as exc:
@@ -123,6 +128,7 @@ class Serving:
         asked: Asked = reply.call.token
         own = self.room.own
         if reply.status is not Status.OK:
+            self.room.router.cancel(reply.call)  # a failed part: nothing may follow the answer
             asked.answer(reply_to(asked.request, own, err=reply.text or reply.status.name))
             return
         asked.parts.append(reply.payload)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from polybus.core.watch import Watched
+from polybus.model.message import Status
+
 MINUTE_MS: Final = 60_000
 
 
@@ -15,13 +18,13 @@ class Taken:
     """Requests of other twins that our handlers have not answered yet."""
 
     def __init__(self) -> None:
-        self._by_uid: dict[str, dict[int, int]] = {}
+        self._by_uid: dict[str, dict[int, tuple[int, Watched | None]]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_uid.values()))
 
-    def add(self, uid: str, src: int, deadline_ms: int) -> None:
-        self._by_uid.setdefault(uid, {})[src] = deadline_ms
+    def add(self, uid: str, src: int, deadline_ms: int, watched: Watched | None = None) -> None:
+        self._by_uid.setdefault(uid, {})[src] = (deadline_ms, watched)
 
     def holds(self, uid: str, src: int) -> bool:
         return src in self._by_uid.get(uid, ())
@@ -31,18 +34,28 @@ class Taken:
         found = self._by_uid.get(uid, {})
         return next(iter(found)) if len(found) == 1 else None
 
-    def drop(self, uid: str, src: int) -> None:
+    def drop(self, uid: str, src: int) -> Watched | None:
+        """Forget a request; what was noted of it, for who ends it."""
         found = self._by_uid.get(uid)
-        if found is not None:
-            found.pop(src, None)
-            if not found:
-                del self._by_uid[uid]
+        if found is None:
+            return None
+        _deadline, watched = found.pop(src, (0, None))
+        if not found:
+            del self._by_uid[uid]
+        return watched
 
     def expire(self, now_ms: int) -> None:
         """Forget those whose callers have given up."""
-        late = [(u, s) for u, asked in self._by_uid.items() for s, d in asked.items() if d < now_ms]
+        late = [
+            (uid, src)
+            for uid, asked in self._by_uid.items()
+            for src, (deadline_ms, _) in asked.items()
+            if deadline_ms < now_ms
+        ]
         for uid, src in late:
-            self.drop(uid, src)
+            watched = self.drop(uid, src)
+            if watched is not None:
+                watched.answered(b"", Status.TIMED_OUT)
 
 
 class Replays:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from polybus.errors import ConfigError, PolybusError, Refused
+from polybus.core.endpoint import Identity
+from polybus.errors import ConfigError, NotAuthorized, PolybusError, Refused
 from polybus.http.request import Request
 from polybus.model.ids import random_id
 from polybus.protocols.rmb.answers import decode_dat, encode_dat
 from polybus.protocols.rmb.failures import refusal
 from polybus.protocols.rmb.message import Message, encode
+from polybus.protocols.rmb.names import to_shared
 from polybus.protocols.rmb.peers import Answer
 from polybus.protocols.rmb.queues import is_reserved
 from polybus.protocols.rmb.signature import parse_signature, upload_digest, verify
@@ -57,6 +59,9 @@ class Uploads:
             cmd, source = await self._verify(request)
             parts = parse_multipart(request.head.headers.get("content-type", ""), request.body)
             paths = await asyncio.to_thread(_save, folder, parts)
+        except NotAuthorized as exc:
+            request.respond(401, {}, f"unauthorized: {exc}".encode())
+            return
         except (PolybusError, OSError) as exc:
             request.respond(400, {}, f"bad request: {exc}".encode())
             return
@@ -72,6 +77,7 @@ class Uploads:
 
         Raises:
             Refused: a header is missing, or its signature is not the sender's.
+            NotAuthorized: the policy does not let that twin call the command.
         """
         room = self.room
         headers = request.head.headers
@@ -89,6 +95,7 @@ class Uploads:
         problem = verify(signature, upload_digest(time, source), twin.public_key)
         if problem:
             raise Refused(problem)
+        room.router.check(Identity("twin", str(source)), "call", to_shared(cmd) or cmd)
         return cmd, source
 
     # -- out --

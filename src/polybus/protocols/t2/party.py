@@ -45,7 +45,10 @@ class Asked:
         self.size = 0
 
 
-Pending = tuple["T2Party | None", "bytes | Call", float]
+Opened = tuple[int, int, str]
+"""When a request came, its size and its topic; kept for the journal."""
+
+Pending = tuple["T2Party | None", "bytes | Call", float, "Opened | None"]
 """Who asked (None: the core), its own id of the request (or the core's call), until when."""
 
 
@@ -113,7 +116,8 @@ class T2Party(Endpoint):
     def send_timeout(self, message_id: bytes, text: bytes = b"") -> None:
         """The answer that says nobody answered, with what a service of another wire said instead.
 
-        The real client turns it into its error whatever the payload is; ours reads the text.
+        The real typed client turns it into its error whatever the payload is, and ours reads the text; the real
+        `request_bytes` looks at no status and returns the payload (protocol page §7).
         """
         data = encode_data(text[:MAX_TEXT]) if text else EMPTY
         self.enqueue(response_content(message_id, TIMEOUT, data, False))
@@ -122,11 +126,30 @@ class T2Party(Endpoint):
 
     def time_out(self, key: bytes) -> None:
         """End a request that this party was asked with the reply that means nobody answered."""
-        requester, asked, _deadline = self.serving.pop(key)
+        requester, asked, _deadline, opened = self.serving.pop(key)
         if isinstance(asked, Call):
             self.room.router.fail(asked, Status.TIMED_OUT)
-        elif requester is not None and not requester.closed:
+            return
+        status = Status.GONE if self.closed else Status.TIMED_OUT
+        self.note_end(opened, requester, 0, status)
+        if requester is not None and not requester.closed:
             requester.send_timeout(asked)
+
+    def note_end(
+        self,
+        opened: Opened | None,
+        requester: T2Party | None,
+        size: int,
+        status: Status = Status.OK,
+        error: str = "",
+    ) -> None:
+        """A request between T2 clients has ended: write its row."""
+        journal = self.room.router.journal
+        if opened is not None and journal is not None:
+            started, asked, topic = opened
+            who = "" if requester is None else requester.identity.text
+            sizes = (asked, size)
+            journal.call(started, journal.new_id(), (WIRE, WIRE), topic, who, sizes, status, error)
 
     def time_out_due(self, now: float) -> None:
         """End the requests whose time is over."""
@@ -151,7 +174,8 @@ class T2Party(Endpoint):
         elif call.wants_reply:
             call.forget_payload()
             call.key = head[8:]
-            self.serving[call.key] = (None, call, room.clock() + room.options.request_timeout)
+            until = room.clock() + room.options.request_timeout
+            self.serving[call.key] = (None, call, until, None)
 
     def cancel_call(self, call: Call) -> None:
         # This wire cannot say "cancel"; without the entry the late answer gets InvalidRequestId.
@@ -194,6 +218,9 @@ class T2Party(Endpoint):
             return False
         frame = frame_head(self.room.take_id(), len(content)) + content
         return self.offer(frame, publication.publisher)
+
+    def hold_input(self, held: bool) -> None:
+        self.outbox.throttle(held)
 
     def close(self, reason: str) -> None:
         self.stopped = True

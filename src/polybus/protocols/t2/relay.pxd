@@ -32,11 +32,11 @@ cpdef send_ack(object session, bytes message_id, bytes rest)
 )
 cpdef publish(object session, object route, bytes content, bytes message_id)
 
-@cython.locals(size=Py_ssize_t, number=cython.longlong, head=bytes, key=bytes, queue=list, serving=dict)
+@cython.locals(size=Py_ssize_t, number=cython.longlong, head=bytes, key=bytes, queue=list, serving=dict, opened=tuple)
 cpdef request(object session, object route, bytes content, bytes message_id)
 
 @cython.locals(
     key_end=Py_ssize_t, payload_at=Py_ssize_t, size=Py_ssize_t, number=cython.longlong, key=bytes, queue=list,
-    entry=tuple, view="const unsigned char*",
+    entry=tuple, opened=tuple, view="const unsigned char*",
 )
 cpdef bint respond(object session, bytes data, Py_ssize_t id_at, Py_ssize_t at, Py_ssize_t end) except -1

@@ -15,6 +15,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from polybus.errors import RemoteProtocolError
+from polybus.model.journal import VERSION
 from polybus.protocols.t2.cbor import count_elements
 
 if TYPE_CHECKING:
@@ -272,6 +273,8 @@ def publish(session: T2Session, route: Route, content: bytes, message_id: bytes)
     room.next_id = number
     if route.others:
         count += session.publish_abroad(route, content)
+    if room.journal is not None:
+        session.note_publication(route.topic, size, count)
     send_ack(session, message_id, COUNTS[count] if count < 24 else session.count_of(count))
 
 
@@ -292,7 +295,8 @@ def request(session: T2Session, route: Route, content: bytes, message_id: bytes)
         head = frame_head(number, size)
         key = head[8:]
     room.next_id = number + 1 & 0xFFFFFFFF
-    serving[key] = (session, message_id, room.deadline)
+    opened = None if room.journal is None else (room.now, size, route.topic)
+    serving[key] = (session, message_id, room.deadline, opened)
     if route.traffic is not None:
         route.traffic.calls += 1
     if owner.outbox.congested:
@@ -334,6 +338,16 @@ def respond(session: T2Session, data: bytes, id_at: int, at: int, end: int) -> b
         return False
     del session.serving[key]
     room = session.room
+    opened = entry[3]
+    journal = room.journal
+    if opened is not None and journal is not None:
+        now = room.now
+        name, who, id_ = opened[2], requester.identity.text, journal.new_id()
+        status = 0 if payload_at == key_end + 24 else 5  # the numbers of Status.OK and TIMED_OUT
+        sizes = (opened[1], end - payload_at)
+        journal.rows.append(
+            (VERSION, now, "call", id_, "t2", "t2", name, who, *sizes, status, now - opened[0], "")
+        )
     number = room.next_id
     room.next_id = number + 1 & 0xFFFFFFFF
     queue = requester.queue

@@ -17,6 +17,7 @@ from polybus.protocols.t2.relay import Route, frame_head
 from polybus.protocols.t2.topics import MATCHING
 
 if TYPE_CHECKING:
+    from polybus.core.journal import Journal
     from polybus.protocols.t2.party import T2Party
 
 WIRE: Final = "t2"
@@ -51,6 +52,8 @@ class T2Room:
         self.options = options or T2Options()
         self.clock = router.clock.monotonic
         self.deadline = 0.0  # of requests that come in the present batch
+        self.journal: Journal | None = None  # the router's, as of the present batch
+        self.now = 0  # the journal's time of the present batch
         self.on_stop = on_stop
         self.stopping = False
         self.parties: set[T2Party] = set()
@@ -71,6 +74,10 @@ class T2Room:
     def begin_batch(self) -> None:
         """Some input has come: look at the clock once for all of it."""
         self.deadline = self.clock() + self.options.request_timeout
+        self.journal = self.router.journal
+        if self.journal is not None:
+            self.now = self.journal.now()
+            self.journal.settle()
         self.refresh()
 
     def refresh(self) -> None:
@@ -123,9 +130,8 @@ class T2Room:
         setting = self.options.stop
         if setting != "local":
             return setting == "any"
-        if identity.kind in ("local", "uid") or _is_loopback(peer):
-            return True
-        return identity.kind != "anonymous" and self.router.policy.may(identity, "admin", "t2/stop")
+        known = identity.kind != "anonymous" or _is_loopback(peer)
+        return known and self.router.policy.may(identity, "admin", "t2/stop")
 
     def stop(self) -> None:
         """A client has stopped the bus."""

@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from polybus.core.endpoint import ANONYMOUS, Identity
-from polybus.errors import Draining, NameTaken, NoSuchService, NotAuthorized, PolybusError
+from polybus.errors import (
+    Draining,
+    LimitExceeded,
+    NameTaken,
+    NoSuchService,
+    NotAuthorized,
+    PolybusError,
+)
 from polybus.model.message import Call, Publication, Reply, Status
 from polybus.protocols.t2.names import to_shared
 from polybus.protocols.t2.party import Asked, T2Party, payload_of
@@ -67,7 +74,10 @@ class T2Session(T2Party):
         outbox.input = self._pieces
         self._last_seen = self.room.clock()
         self.room.parties.add(self)
-        self.room.router.attach(self)
+        try:
+            self.room.router.attach(self)
+        except LimitExceeded:
+            self.close("too many connections")
         if self.room.stopping:
             self.close("the bus was stopped")
 
@@ -165,7 +175,7 @@ class T2Session(T2Party):
             return invalid_topic(topic)
         try:
             self.room.router.subscribe(self, topic, to_shared(topic))
-        except NotAuthorized as exc:
+        except (NotAuthorized, LimitExceeded) as exc:
             return _refusal(exc)
         return None
 
@@ -205,6 +215,12 @@ class T2Session(T2Party):
         else:
             publish(self, route, _content(message), number)
 
+    def note_publication(self, topic: str, size: int, recipients: int) -> None:
+        """Write the row of a publication."""
+        journal = self.room.journal
+        assert journal is not None
+        journal.note("publish", WIRE, topic, self.identity.text, (size, size * recipients))
+
     def publish_abroad(self, route: Route, content: bytes) -> int:
         """Deliver to subscribers of other wires; how many took it."""
         publication = Publication(
@@ -240,7 +256,7 @@ class T2Session(T2Party):
         except NameTaken:
             owner = router.services.owner(WIRE, topic)
             return None if owner is not None and owner.endpoint is self else _TAKEN
-        except (NotAuthorized, Draining) as exc:
+        except (NotAuthorized, LimitExceeded, Draining) as exc:
             return _refusal(exc)
         return None
 
@@ -263,9 +279,9 @@ class T2Session(T2Party):
         except (NoSuchService, NotAuthorized):
             return None
         owner = found.endpoint
-        return (
-            Route(name, owner=owner, traffic=found.traffic) if isinstance(owner, T2Party) else None
-        )
+        if not isinstance(owner, T2Party) or router.captures_call(to_shared(name), self.identity):
+            return None
+        return Route(name, owner=owner, traffic=found.traffic)
 
     def _request(self, message: Message, number: bytes) -> None:
         route = self.request_route(message.topic.encode())
@@ -294,9 +310,15 @@ class T2Session(T2Party):
             if router.draining:
                 raise Draining("the node is stopping")
             router.route(self, topic, shared)
+            router.quotas.admit_call(self.identity)
         except NoSuchService:
+            self._note_refused(message, Status.NOT_FOUND, "")
             self._acknowledge(number, not_found)
-        except (NotAuthorized, Draining) as exc:
+        except NotAuthorized as exc:
+            self._note_refused(message, Status.REFUSED, exc.text)
+            self._acknowledge(number, not_found)
+        except (LimitExceeded, Draining) as exc:
+            self._note_refused(message, Status.REFUSED, exc.text)
             self._acknowledge(number, _refusal(exc))
         else:
             # The Ack first: a service in this process may answer within the call.
@@ -317,21 +339,28 @@ class T2Session(T2Party):
                 topic,
             )
 
+    def _note_refused(self, message: Message, status: Status, error: str) -> None:
+        opened = (self.room.now, len(message.data), message.topic)
+        self.note_end(opened, self, 0, status, error)
+
     def _respond(self, message: Message) -> BusError | None:
         key = encode_uint(message.req_id)
-        requester, asked, _deadline = self.serving.get(key, (None, b"", 0.0))
+        requester, asked, _deadline, opened = self.serving.get(key, (None, b"", 0.0, None))
         if isinstance(asked, Call):
             del self.serving[key]
             self._answer_call(asked, message)
             return None
         if requester is None or requester.closed:
             self.serving.pop(key, None)
+            self.note_end(opened, requester, 0, Status.GONE, "the caller gave up")
             return _BAD_REQUEST
         content = response_content(asked, message.status, message.data, message.compressed)
         if len(content) > MAX_TAIL:
             self.time_out(key)
             return BusError("DeliveryFailed", (self.number, _TOO_LARGE))
         del self.serving[key]
+        status = Status.OK if message.status == OK else Status.TIMED_OUT
+        self.note_end(opened, requester, len(content), status)
         requester.enqueue(content)
         return None
 
@@ -353,4 +382,5 @@ def _content(message: Message) -> bytes:
 
 def _refusal(exc: PolybusError) -> BusError:
     """What no variant of the bus says in so many words; the real client shows the text and goes on."""
-    return BusError("RequestFailed", (exc.text,))
+    variant = "InvalidTopicString" if isinstance(exc, NotAuthorized) else "RequestFailed"
+    return BusError(variant, (exc.text,))

@@ -14,6 +14,29 @@ import msgspec
 from polybus.model.message import Reply, Status
 
 
+class Asked:
+    """A call of a Zbus client to another wire; a reply in parts is joined, since this wire has none."""
+
+    __slots__ = ("_parts", "_size", "ident", "topic")
+
+    def __init__(self, ident: str, topic: str) -> None:
+        self.ident = ident
+        self.topic = topic
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def joined(self, reply: Reply, limit: int) -> Reply | None:
+        """The whole reply once it is there, or what ends it early: a failure, or more than `limit` bytes."""
+        if reply.status is not Status.OK:
+            return reply
+        self._parts.append(reply.payload)
+        self._size += len(reply.payload)
+        if self._size > limit:
+            text = b"the reply is larger than a Zbus message may be"
+            return Reply(reply.call, text, Status.TOO_LARGE)
+        return Reply(reply.call, b"".join(self._parts)) if reply.final else None
+
+
 def wrap_call(module: str, method: str, payload: bytes) -> bytes:
     """A payload as a Zbus request: a JSON array becomes `params`, any other value is one parameter.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from polybus.core.engine import TopicInfo
 from polybus.errors import NoSuchGroup, NoSuchTopic, OutOfRange, PolybusError
 from polybus.http.request import Request
 from polybus.model.record import Delivery
@@ -47,6 +48,9 @@ class Commands:
         headers = {**reply_headers(request.id, topic), **JSON}
         request.send(encode_reply(200, headers, encode_info(shape)))
 
+    def _visible(self, party: ZbusParty, command: Command) -> list[TopicInfo]:
+        return self._room.permits.visible(party.who, _token(command))
+
     def _needs_topic(self, command: Command, request: Request) -> bool:
         if not command.topic:
             request.send(answers.bad(request.id, "", "Missing topic"))
@@ -62,10 +66,10 @@ class Commands:
             self._done(request, "")  # over plain HTTP every request has an answer
 
     def server(self, party: ZbusParty, command: Command, request: Request) -> None:
-        self._json(request, "", self._room.infos.server(self._room.visible(_token(command))))
+        self._json(request, "", self._room.infos.server(self._visible(party, command)))
 
     def tracker(self, party: ZbusParty, command: Command, request: Request) -> None:
-        self._json(request, "", self._room.tracker.info(_token(command)))
+        self._json(request, "", self._room.tracker.info((party.who, _token(command))))
 
     def query(self, party: ZbusParty, command: Command, request: Request) -> None:
         room, topic = self._room, command.topic
@@ -74,7 +78,11 @@ class Commands:
             return
         route = room.route(topic)
         if route is None:
-            request.send(answers.no_topic(request.id, topic))
+            offered = room.offered.get(topic)
+            if offered is not None and not command.group:
+                self._json(request, topic, room.infos.topic(offered))
+            else:
+                request.send(answers.no_topic(request.id, topic))
             return
         if not command.group:
             self._json(request, topic, room.infos.topic(room.topics.info(route.name)))
@@ -99,7 +107,8 @@ class Commands:
 
     def declare(self, party: ZbusParty, command: Command, request: Request) -> None:
         if self._needs_topic(command, request):
-            party.wait_for(self._declaring.declare(command, request))
+            owner = self._room.router.quotas.owner(party.who)
+            party.wait_for(self._declaring.declare(command, request, owner))
 
     def remove(self, party: ZbusParty, command: Command, request: Request) -> None:
         if self._needs_topic(command, request):
@@ -260,7 +269,7 @@ class Commands:
         token = pages.posted_token(request)
         if token is None:
             request.respond(200, pages.HTML, pages.LOGIN)
-        elif self._room.tokens and self._room.tokens.rule(token) is None:
+        elif not self._room.permits.accepts(token):
             request.respond(403, pages.HTML, pages.LOGIN)
         else:
             request.respond(302, {"location": "/", "set-cookie": pages.cookie(token)})

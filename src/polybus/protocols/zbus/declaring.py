@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from polybus.core.engine import TopicInfo, TopicOptions
 from polybus.core.group import Group
 from polybus.core.group_options import BEGINNING, GroupOptions, Start
+from polybus.core.limits import Owner
 from polybus.errors import Conflict, OutOfRange, PolybusError
 from polybus.http.request import Request
 from polybus.protocols.zbus import answers
 from polybus.protocols.zbus.filters import NAMES
 from polybus.protocols.zbus.info import CREATED, CREATOR, MASK, UPDATED, encode_info
 from polybus.protocols.zbus.masks import ACK, BITS, parse_mask
-from polybus.protocols.zbus.tokens import token_of
 from polybus.protocols.zbus.urls import Command
 from polybus.protocols.zbus.wire import JSON, encode_reply, reply_headers
 
@@ -32,11 +32,11 @@ class Declaring:
     def __init__(self, room: ZbusRoom) -> None:
         self._room = room
 
-    async def declare(self, command: Command, request: Request) -> None:
+    async def declare(self, command: Command, request: Request, owner: Owner | None) -> None:
         """Carry it out and answer."""
         room, topic = self._room, command.topic
         try:
-            info = await self._declare_topic(command)
+            info = await self._declare_topic(command, owner)
             group = await self._declare_group(command, info.name)
             await self._move(command, group)
             info = room.topics.info(info.name)
@@ -51,17 +51,18 @@ class Declaring:
         headers = {**reply_headers(request.id, topic), **JSON}
         request.send(encode_reply(200, headers, encode_info(shape)))
 
-    async def _declare_topic(self, command: Command) -> TopicInfo:
+    async def _declare_topic(self, command: Command, owner: Owner | None) -> TopicInfo:
         room = self._room
         route = room.route(command.topic)
         mask = command.headers.get("topic_mask")
         if route is None:
-            extra = {CREATOR: token} if (token := token_of(command.headers)) else {}
+            extra = {CREATOR: name} if (name := room.permits.creator(command)) else {}
             options = TopicOptions(extra=extra)
             if mask is None or not _is_number(mask):
-                info = await room.topics.declare(command.topic, options)
+                info = await room.topics.declare(command.topic, options, owner=owner)
             else:
-                info = await room.topics.declare(command.topic, self._masked(options, mask))
+                masked = self._masked(options, mask)
+                info = await room.topics.declare(command.topic, masked, owner=owner)
         else:
             info = room.topics.info(route.name)
         if mask is not None:
@@ -102,8 +103,8 @@ class Declaring:
         mask = headers.get("group_mask")
         if mask is not None:
             extra[MASK] = str(parse_mask(mask))
-        if group is None and (token := token_of(headers)):
-            extra[CREATOR] = token
+        if group is None and (creator := room.permits.creator(command)):
+            extra[CREATOR] = creator
         old = group.options if group is not None else GroupOptions(ack=False)
         extra.setdefault(UPDATED, now)
         options = replace(

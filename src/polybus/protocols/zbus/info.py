@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from polybus.protocols.zbus.room import ZbusRoom
 
 MASK: Final = "zbus.mask"
+CLAIMS: Final = "zbus.claims"  # of a service of other wires: how many names it has
 CREATOR: Final = "zbus.creator"
 CREATED: Final = "zbus.created"
 UPDATED: Final = "zbus.updated"
@@ -97,7 +98,8 @@ class Infos:
             "topicName": info.name,
             "mask": int(info.options.extra.get(MASK, "0")),
             "messageDepth": info.end if rpc is None else rpc.count,
-            "consumerCount": sum(group["consumerCount"] for group in shown),
+            "consumerCount": sum(group["consumerCount"] for group in shown)
+            or int(info.options.extra.get(CLAIMS, "0")),
             "consumeGroupList": shown,
             "createdTime": info.created_ms,
             "lastUpdatedTime": info.updated_ms,
@@ -109,7 +111,7 @@ class Infos:
     def server(self, topics: Iterable[TopicInfo] | None = None) -> Shape:
         """ServerInfo; `topics` are those that the asker may see."""
         room = self._room
-        shown = room.topics.all() if topics is None else topics
+        shown = [*room.topics.all(), *room.offered.topics()] if topics is None else topics
         return {
             "serverAddress": self.address,
             "serverVersion": VERSION,

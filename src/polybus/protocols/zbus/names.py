@@ -14,6 +14,11 @@ def to_shared(topic: str, module: str = "", method: str = "") -> str | None:
     return name if is_name(name) else None
 
 
+def topic_of(name: str) -> str:
+    """The topic under which a call reaches a shared name: its first segment, or all that is no module or method."""
+    return name.partition("/")[0] if name.count("/") < 3 else name.rsplit("/", 2)[0]
+
+
 def from_shared(name: str, topic: str) -> tuple[str, str] | None:
     """Module and method of a call to `name` at the service `topic`; None when there are too many segments."""
     rest = name[len(topic) + 1 :].split("/") if len(name) > len(topic) else [""]

@@ -25,6 +25,7 @@ class ZbusOptions:
     trackers: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()  # rules, see `tokens`; none: everybody may do everything
     certificate: str = ""  # PEM file that the command `ssl` hands out
+    max_body: int = 32 * 1024 * 1024  # of a call from another wire; what its answer may be as well
     rpc_queue_bytes: int = 64 * 1024 * 1024  # calls that wait for a busy service, per topic
     rpc_queue_calls: int = 65_536
     max_waiting: int = (

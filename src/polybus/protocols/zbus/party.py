@@ -14,10 +14,10 @@ from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
 from polybus.errors import Conflict, NoSuchGroup, NoSuchTopic, PolybusError
 from polybus.http.response import status_line
 from polybus.model.ids import random_id
-from polybus.model.message import Publication, Reply
+from polybus.model.message import Publication, Reply, Status
 from polybus.model.record import Delivery, NewRecord
 from polybus.protocols.zbus import answers
-from polybus.protocols.zbus.bridge import wrap_result
+from polybus.protocols.zbus.bridge import Asked, unwrap_result, wrap_result
 from polybus.protocols.zbus.plan import Kind, Plan
 from polybus.protocols.zbus.planning import make_plan
 from polybus.protocols.zbus.rpc import RpcCall
@@ -59,11 +59,14 @@ class ZbusParty(Endpoint):
         "room",
         "sender",
         "stamp",
+        "who",
     )
 
     def __init__(self, room: ZbusRoom, connection: HttpSession) -> None:
         identity: Identity = connection.identity or ANONYMOUS
         super().__init__(identity, connection.peer)
+        self.who = identity
+        """Of the request at hand, which may carry a token of its own."""
         self.room = room
         self.connection = connection
         self.sender = random_id()
@@ -93,11 +96,13 @@ class ZbusParty(Endpoint):
             self._backlog.append(request)
             return
         plan: Plan | None = request.head.memo
-        if plan is None or plan.epoch != self.room.epoch:
+        room = self.room
+        if plan is None or plan.epoch != room.epoch or plan.rules != room.router.policy.epoch:
             found = make_plan(self, request)
             if found is None:
                 return
             plan = request.head.memo = found
+        self.who = plan.who
         if not request.id:
             request.id = new_id()
         if self.room.tracers:
@@ -117,7 +122,17 @@ class ZbusParty(Endpoint):
         else:
             self.room.commands.run(self, plan.command, request)
 
+    def passed_over(self, request: Request) -> None:
+        """An answer of a service that is too large ends its call: who asked would wait for it in vain."""
+        headers = request.head.headers
+        ident = request.id or headers.get("id", "")
+        call = self._serving.pop((headers.get("recver", ""), ident), None)
+        rpc = self.room.rpc.get(call.topic) if call is not None else None
+        if call is not None and rpc is not None:
+            rpc.fail(call, Status.TOO_LARGE, "the answer is larger than a Zbus message may be")
+
     def flush(self) -> None:
+        self.traffic.bytes_in = self.connection.received
         if self._records:
             self._end_run()
 
@@ -189,7 +204,7 @@ class ZbusParty(Endpoint):
 
         self._unfinished += 1
         try:
-            room_left = self.room.topics.produce(topic, records, stored, create=False)
+            room_left = self.room.topics.produce(topic, records, stored, create=False, by=self)
         except PolybusError as exc:
             stored(-1, exc)
             return
@@ -216,15 +231,29 @@ class ZbusParty(Endpoint):
         rpc = plan.rpc
         assert rpc is not None
         self.traffic.messages_in += 1
+        if not (plan.judged or self.room.permits.allow_call(plan.who, rpc.name, body)):
+            request.send(answers.forbidden(request.id, plan.command.topic))
+            return
         if request.head.ordered:
             self.expect_routed(request)
-        head = plan.head if plan.sized else plan.head + b"content-length: %d\r\n" % len(body)
-        if not rpc.call(RpcCall(rpc.name, head, request.id, body, self)):
+        if plan.counted:
             self.room.bridge_or_fail(self, plan.command, request, body)
+            return
+        head = plan.head if plan.sized else plan.head + b"content-length: %d\r\n" % len(body)
+        call = RpcCall(rpc.name, head, request.id, body, self)
+        if not rpc.call(call):
+            self.room.bridge_or_fail(self, plan.command, request, body)
+        elif self.room.router.calls.watch is not None:
+            call.watched = self.room.watch_call(plan.who, rpc.name, body)
 
     def _route(self, plan: Plan, request: Request) -> None:
         self.traffic.messages_in += 1
-        self._serving.pop((plan.recver, request.id), None)
+        call = self._serving.pop((plan.recver, request.id), None)
+        if call is not None and call.watched is not None:
+            failed, text = unwrap_result(plan.status, request.body)
+            status = Status.FAILED if failed else Status.OK
+            error = text.decode("utf-8", "replace") if failed else ""
+            call.watched.answered(request.body, status, error)
         room = self.room
         target = room.parties.get(plan.recver)
         if target is not None:
@@ -282,7 +311,11 @@ class ZbusParty(Endpoint):
             if slot.rpc is not None:
                 slot.rpc.wait(slot)
             elif slot.member is not None:
-                slot.member.credit()
+                # Several that wait are served together; it takes one alone to gain by being served at once.
+                if plan.several or len(slot.member.group.members) > 1:
+                    slot.member.credit()
+                else:
+                    self.room.groups.serve(slot.member)
 
     def _slot(self, plan: Plan, request: Request) -> Slot | None:
         """Join the group that a consume names; None when it was answered with an error."""
@@ -345,7 +378,11 @@ class ZbusParty(Endpoint):
             return
         slot.plain = request.head.ordered
         self.traffic.messages_out += 1
-        request.send(self._deliveries.encode(delivery, request))
+        raw = self._deliveries.encode(delivery, request)
+        if slot.waiting:
+            request.send(raw)
+        else:
+            request.send_now(raw)
 
     # -- what takes time --------------------------------------------------------------------------------------
 
@@ -371,13 +408,20 @@ class ZbusParty(Endpoint):
 
     def deliver_reply(self, reply: Reply) -> None:
         """The answer of a service on another wire to a call of this client."""
-        ident, topic = reply.call.token
-        status, body = wrap_result(reply)
-        headers = {**reply_headers(ident, topic), **(JSON if status == 200 else {})}
-        self.deliver_routed(ident, encode_reply(status, headers, body))
+        asked: Asked = reply.call.token
+        whole = asked.joined(reply, self.room.options.max_body)
+        if whole is None:
+            return
+        self.room.router.cancel(reply.call)  # nothing may follow the answer
+        status, body = wrap_result(whole)
+        headers = {**reply_headers(asked.ident, asked.topic), **(JSON if status == 200 else {})}
+        self.deliver_routed(asked.ident, encode_reply(status, headers, body))
 
     def deliver_publication(self, publication: Publication) -> bool:
         return False  # this wire has no live publications
+
+    def hold_input(self, held: bool) -> None:
+        self.connection.outbox.throttle(held)
 
     def close(self, reason: str) -> None:
         self.connection.outbox.close(reason)

@@ -1,7 +1,7 @@
 """What the heads of a client's requests mean, worked out once per head (see `http.session`).
 
-Invariant: a plan holds only what follows from the head, the connection and the state of topics at `epoch`; when that
-has moved on the plan is made again.
+Invariant: a plan holds only what follows from the head, the connection, the state of topics at `epoch` and the
+policy at `rules`; when one of them has moved on the plan is made again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from polybus.core.endpoint import Identity
     from polybus.protocols.zbus.rpc import RpcTopic
     from polybus.protocols.zbus.slot import Slot
     from polybus.protocols.zbus.urls import Command
@@ -33,23 +34,29 @@ class Plan:
         "answer_head",
         "body",
         "command",
+        "counted",
         "epoch",
         "head",
         "headers",
+        "judged",
         "kind",
         "recver",
         "rpc",
+        "rules",
         "several",
         "sized",
         "slot",
         "status",
         "tag",
         "topic",
+        "who",
     )
 
-    def __init__(self, kind: Kind, epoch: int, command: Command) -> None:
+    def __init__(self, kind: Kind, epoch: int, command: Command, who: Identity, rules: int) -> None:
         self.kind = kind
         self.epoch = epoch
+        self.rules = rules  # the epoch of the policy
+        self.who = who
         self.command = command
         self.body: bytes | None = command.body
         self.topic = ""  # as it is spelled here
@@ -60,6 +67,8 @@ class Plan:
         self.head = b""  # CALL, ROUTE: what is passed on, without the id
         self.sized = False  # CALL, ROUTE: whether that has the length of the body
         self.rpc: RpcTopic | None = None  # CALL
+        self.judged = True  # CALL: whether every method may be called
+        self.counted = False  # CALL: whether calls of this identity are counted, by the core
         self.recver = ""  # ROUTE
         self.status = 200  # ROUTE
         self.slot: Slot | None = None  # CONSUME

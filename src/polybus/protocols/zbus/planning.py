@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from polybus.protocols.zbus import answers
 from polybus.protocols.zbus.plan import Kind, Plan
-from polybus.protocols.zbus.tokens import token_of
 from polybus.protocols.zbus.urls import Command, resolve
 from polybus.protocols.zbus.wire import (
     MAX_TAG,
@@ -47,10 +46,11 @@ def make_plan(party: ZbusParty, request: Request) -> Plan | None:
     if head.foreign and command.name not in HARMLESS:
         request.send(answers.text(403, request.id, command.topic, f"403: {head.foreign}"))
         return None
-    operation = "produce" if command.name == "rpc" else command.name
-    if not room.tokens.may(token_of(command.headers), operation, command.topic, command.group):
+    who = room.permits.who(party, command)
+    if who is None or not room.permits.allow(who, command):
         _deny(request, command)
         return None
+    party.who = who
     match command.name:
         case "produce" | "rpc":
             return _plan_produce(party, request, command)
@@ -58,7 +58,12 @@ def make_plan(party: ZbusParty, request: Request) -> Plan | None:
             return _plan_route(party, command)
         case "consume" if "offset" not in command.headers:
             return _plan_consume(party, request, command)
-    return Plan(Kind.OTHER, room.epoch, command)
+    return _new_plan(party, Kind.OTHER, command)
+
+
+def _new_plan(party: ZbusParty, kind: Kind, command: Command) -> Plan:
+    room = party.room
+    return Plan(kind, room.epoch, command, party.who, room.router.policy.epoch)
 
 
 def _deny(request: Request, command: Command) -> None:
@@ -86,14 +91,16 @@ def _plan_produce(party: ZbusParty, request: Request, command: Command) -> Plan 
     if route is None:
         body = request.body if command.body is None else command.body
         if acknowledged:
-            request.send(answers.no_topic(request.id, command.topic))
+            may = room.router.policy.may(party.who, "produce", command.topic)
+            refusal = answers.no_topic if may else answers.forbidden
+            request.send(refusal(request.id, command.topic))
         else:
             room.bridge_or_fail(party, command, request, body)
         return None
     stored = _stored_headers(party, request, command)
     if route.rpc is not None:
         return _plan_call(party, request, command, route, stored)
-    plan = Plan(Kind.PRODUCE, room.epoch, command)
+    plan = _new_plan(party, Kind.PRODUCE, command)
     plan.topic = route.name
     plan.acknowledged = acknowledged
     plan.tag = tag
@@ -116,8 +123,11 @@ def _stored_headers(party: ZbusParty, request: Request, command: Command) -> dic
 def _plan_call(
     party: ZbusParty, request: Request, command: Command, route: TopicRoute, stored: dict[str, str]
 ) -> Plan:
-    plan = Plan(Kind.CALL, party.room.epoch, command)
+    plan = _new_plan(party, Kind.CALL, command)
     plan.topic = route.name
+    permits = party.room.permits
+    plan.judged = permits.allow_all_calls(party.who, route)
+    plan.counted = party.room.router.quotas.counts_calls(party.who)
     plan.rpc = route.rpc
     stored.setdefault("version", VERSION)
     stored.setdefault("connection", "Keep-Alive")
@@ -130,7 +140,7 @@ def _plan_call(
 
 
 def _plan_route(party: ZbusParty, command: Command) -> Plan:
-    plan = Plan(Kind.ROUTE, party.room.epoch, command)
+    plan = _new_plan(party, Kind.ROUTE, command)
     headers = command.headers
     plan.recver = headers.get("recver", "")
     status = headers.get("origin_status", "200")
@@ -155,7 +165,7 @@ def _plan_consume(party: ZbusParty, request: Request, command: Command) -> Plan 
     if route is None:
         request.send(answers.no_topic(request.id, command.topic))
         return None
-    plan = Plan(Kind.CONSUME, room.epoch, command)
+    plan = _new_plan(party, Kind.CONSUME, command)
     plan.topic = route.name
     # Ours: clients that keep several consumes waiting say so; the original ones rely on the replacement.
     plan.several = command.headers.get("consume_several") == "1"

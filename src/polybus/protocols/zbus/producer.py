@@ -77,6 +77,7 @@ class Consumer:
         self._selector = selector
         self._policy = policy
         self._running: dict[str, list[asyncio.Task[None]]] = {}
+        self._ready = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -96,6 +97,10 @@ class Consumer:
         self._broker.on_leave.append(self._leave)
         for server in self._broker.select(self.topic, self._selector):
             self._join(server)
+
+    async def ready(self) -> None:
+        """Wait until messages are taken from at least one server."""
+        await self._ready.wait()
 
     async def close(self) -> None:
         """Stop; what was delivered and not handled goes to others."""
@@ -147,6 +152,12 @@ class Consumer:
 
         waiting = [ask() for _ in range(self._window)]
         try:
+            if not self._ready.is_set():
+                # Let the consumes be sent; requests of a connection are taken in order, so an answer, whatever
+                # it is, comes after them.
+                await asyncio.sleep(0)
+                await client.connection.invoke({"cmd": "ping"}, timeout=client.timeout)
+                self._ready.set()
             while True:
                 message = await waiting.pop(0)
                 handled = self._handler(message, client)

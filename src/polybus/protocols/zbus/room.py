@@ -7,31 +7,36 @@ names are found whatever their case, and kept as they were first spelled (protoc
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from polybus.core.engine import TopicInfo
+from polybus.core.endpoint import Identity
 from polybus.core.group import Group
 from polybus.core.group_options import END
 from polybus.core.router import Router
 from polybus.core.subscriptions import EXACT
 from polybus.core.topic_events import TopicEvent
 from polybus.core.topics import Topics
-from polybus.errors import PolybusError
+from polybus.core.watch import Watched
+from polybus.errors import PolybusError, Refused
 from polybus.http.request import Request
 from polybus.http.session import HttpSession
+from polybus.http.turn import Turn
 from polybus.model.ids import random_id
 from polybus.model.message import Call
+from polybus.model.trace import TRACE_HEADERS, trace_headers
 from polybus.protocols.zbus import answers
-from polybus.protocols.zbus.bridge import unwrap_call
+from polybus.protocols.zbus.bridge import Asked, unwrap_call
 from polybus.protocols.zbus.commands import Commands
 from polybus.protocols.zbus.filters import NAMES, parse_0_8, parse_0_9
 from polybus.protocols.zbus.info import MASK, Infos
 from polybus.protocols.zbus.masks import RPC
 from polybus.protocols.zbus.names import to_shared
+from polybus.protocols.zbus.offered import Offered
 from polybus.protocols.zbus.options import ZbusOptions
 from polybus.protocols.zbus.party import ZbusParty
+from polybus.protocols.zbus.permits import Bearers, Permits
 from polybus.protocols.zbus.rpc import RpcTopic, service_down
 from polybus.protocols.zbus.tokens import Tokens
 from polybus.protocols.zbus.tracker import Tracker
@@ -56,7 +61,13 @@ class ZbusRoom:
 
     at_end = END
 
-    def __init__(self, router: Router, topics: Topics, options: ZbusOptions | None = None) -> None:
+    def __init__(
+        self,
+        router: Router,
+        topics: Topics,
+        options: ZbusOptions | None = None,
+        bearers: Bearers | None = None,
+    ) -> None:
         self.router = router
         self.topics = topics
         self.groups = topics.groups
@@ -74,10 +85,13 @@ class ZbusRoom:
         """The sender of calls from other wires."""
         self.tracers: dict[ZbusParty, frozenset[str]] = {}
         self.tokens = Tokens(self.options.tokens)
+        self.permits = Permits(self, bearers)
         self.infos = Infos(self)
         self.tracker = Tracker(self)
+        self.offered = Offered(self)
         self.commands = Commands(self)
         self._routes: dict[str, TopicRoute] | None = None
+        self._turn = Turn()
         certificate = self.options.certificate
         self._pem = Path(certificate).read_text() if certificate else None
         self.groups.filters[NAMES["0.8"]] = parse_0_8
@@ -87,6 +101,7 @@ class ZbusRoom:
 
     def connect(self, connection: HttpSession) -> ZbusParty:
         """The party behind an HTTP connection (`http.site.Application`)."""
+        connection.turn = self._turn
         return ZbusParty(self, connection)
 
     def close(self) -> None:
@@ -97,9 +112,13 @@ class ZbusRoom:
     # -- parties ----------------------------------------------------------------------------------------------
 
     def join(self, party: ZbusParty) -> None:
-        """A client has come."""
-        self.parties[party.sender] = party
+        """A client has come.
+
+        Raises:
+            LimitExceeded: it is one too many.
+        """
         self.router.attach(party)
+        self.parties[party.sender] = party
 
     def leave(self, party: ZbusParty) -> None:
         """A client has gone; what it held goes to others."""
@@ -117,7 +136,7 @@ class ZbusRoom:
                 continue
             if tracer.connection.outbox.congested:
                 continue  # watching must not cost the node its memory
-            hidden = ("token", "cookie", "content-length")
+            hidden = ("token", "cookie", "authorization", "content-length")
             shown = {k: v for k, v in command.headers.items() if k not in hidden}
             shown |= party.stamp | {"cmd": "trace", "origin_cmd": command.name, "id": request.id}
             tracer.connection.send(encode_reply(200, shown, request.body))
@@ -163,10 +182,6 @@ class ZbusRoom:
                 return group
         return None
 
-    def visible(self, token: str) -> Sequence[TopicInfo]:
-        """The topics that the bearer of a token sees."""
-        return [info for info in self.topics.all() if self.tokens.shows(token, info.name)]
-
     def _changed(self, event: TopicEvent) -> None:
         if event.change in ("declared", "edited", "removed") and not event.group:
             self.epoch += 1
@@ -185,12 +200,19 @@ class ZbusRoom:
         name = to_shared(topic, called[0], called[1]) if called is not None else None
         if called is not None and name is not None:
             deadline = self.clock.monotonic() + RPC_DEADLINE
-            token = (request.id, topic)
-            call = Call(party, name, called[2], token=token, deadline=deadline, wire=WIRE)
+            token = Asked(request.id, topic)
+            traced = trace_headers(command.headers)
+            call = Call(
+                party, name, called[2], token=token, deadline=deadline, headers=traced, wire=WIRE
+            )
+            call.identity = party.who
             if request.head.ordered:
                 party.expect_routed(request)
             try:
                 self.router.call(call)
+                return
+            except Refused as exc:
+                party.deliver_routed(request.id, answers.error(request.id, topic, exc))
                 return
             except PolybusError as exc:
                 self.log.debug("call to %s is not for another wire: %s", name, exc)
@@ -198,10 +220,21 @@ class ZbusRoom:
         raw = service_down(topic, request.id) if known else answers.no_topic(request.id, topic)
         party.deliver_routed(request.id, raw)
 
+    def watch_call(self, who: Identity, topic: str, body: bytes) -> Watched | None:
+        """Note a call between Zbus clients for the journal and captures."""
+        watch = self.router.calls.watch
+        called = unwrap_call(body)
+        name = to_shared(topic, called[0], called[1]) if called is not None else None
+        watched = watch.begin(WIRE, name or topic, who.text, len(body)) if watch else None
+        if watched is not None and watched.into:
+            watched.keep_request(body)
+        return watched
+
     def bridge_head(self, topic: str, headers: Mapping[str, str], body: bytes) -> bytes:
         """The header lines of a call from another wire."""
         own = {
-            **{f"x-{name.lower()}": value for name, value in headers.items()},
+            **{f"x-{k.lower()}": v for k, v in headers.items() if k not in TRACE_HEADERS},
+            **trace_headers(headers),
             "topic": topic,
             "sender": self.bridge_id,
             "host": self.advertise,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from polybus.core.endpoint import Endpoint
+from polybus.core.endpoint import Endpoint, Identity
 from polybus.errors import PolybusError
 from polybus.model.message import Call, Reply, Status
 from polybus.protocols.zbus.bridge import unwrap_result, wrap_call
@@ -22,6 +22,7 @@ from polybus.protocols.zbus.wire import (
 )
 
 if TYPE_CHECKING:
+    from polybus.core.watch import Watched
     from polybus.protocols.zbus.party import ZbusParty
     from polybus.protocols.zbus.room import ZbusRoom
     from polybus.protocols.zbus.slot import Slot
@@ -32,7 +33,7 @@ OK: Final = b"HTTP/1.1 200 OK\r\n"
 class RpcCall:
     """A call on its way to a service. `head` are the header lines that do not depend on who takes it."""
 
-    __slots__ = ("body", "caller", "head", "id", "origin", "topic")
+    __slots__ = ("body", "caller", "head", "id", "origin", "topic", "watched")
 
     def __init__(
         self,
@@ -50,6 +51,8 @@ class RpcCall:
         self.caller = caller
         self.origin = origin
         """The call of another wire that this one carries."""
+        self.watched: Watched | None = None
+        """What the journal and captures have noted of it."""
 
 
 class RpcTopic(Endpoint):
@@ -69,7 +72,8 @@ class RpcTopic(Endpoint):
     )
 
     def __init__(self, room: ZbusRoom, name: str) -> None:
-        super().__init__(peer=f"zbus topic {name}")
+        # The node's own: those who consume from it were asked whether they may register it.
+        super().__init__(Identity("local"), peer=f"zbus topic {name}")
         self.room = room
         self.name = name
         self.waiting: deque[Slot] = deque()
@@ -89,7 +93,7 @@ class RpcTopic(Endpoint):
             slot = waiting.popleft()
             request = slot.next_waiting()
             if request is not None:
-                slot.hand_over(request, call, self.count)
+                slot.hand_over(request, call, self.count, busy=False)
                 self.count += 1
                 return True
         options = self.room.options
@@ -105,13 +109,15 @@ class RpcTopic(Endpoint):
         self._bytes += size
         return True
 
-    def fail(self, call: RpcCall) -> None:
+    def fail(self, call: RpcCall, status: Status = Status.GONE, text: str = "") -> None:
         """Tell the caller that its call will not be answered."""
+        if call.watched is not None:
+            call.watched.answered(b"", status)
         if call.origin is not None:
             self.bridged.pop(call.id, None)
-            self.room.router.fail(call.origin, Status.GONE)
+            self.room.router.fail(call.origin, status, text.encode() if text else None)
         elif call.caller is not None:
-            call.caller.deliver_routed(call.id, service_down(call.topic, call.id))
+            call.caller.deliver_routed(call.id, service_down(call.topic, call.id, text))
 
     # -- services ---------------------------------------------------------------------------------------------
 
@@ -131,7 +137,7 @@ class RpcTopic(Endpoint):
                 self.calls.appendleft(call)
                 self._bytes += len(call.body) + len(call.head)
                 return
-            slot.hand_over(request, call, self.count)
+            slot.hand_over(request, call, self.count, busy=True)
             self.count += 1
             return
         self.waiting.append(slot)
@@ -184,6 +190,11 @@ class RpcTopic(Endpoint):
             )
             return
         body = wrap_call(where[0], where[1], call.payload)
+        if len(body) > self.room.options.max_body:
+            text = b"the payload is larger than a Zbus message may be"
+            self.room.router.fail(call, Status.TOO_LARGE, text)
+            return
+        call.forget_payload()
         ident = new_id()
         head = self.room.bridge_head(self.name, call.headers, body)
         if call.wants_reply:
@@ -212,9 +223,10 @@ class RpcTopic(Endpoint):
         self.retire()
 
 
-def service_down(topic: str, ident: str) -> bytes:
-    """The answer to a call that nobody takes."""
-    return encode_reply(502, reply_headers(ident, topic), f"502: Service({topic}) Down".encode())
+def service_down(topic: str, ident: str, text: str = "") -> bytes:
+    """The answer to a call that nobody takes, or that was not answered for the reason given."""
+    body = f"502: {text or f'Service({topic}) Down'}"
+    return encode_reply(502, reply_headers(ident, topic), body.encode())
 
 
 def call_message(call: RpcCall, consume_id: str, offset: int) -> bytes:

@@ -45,7 +45,14 @@ class Slot:
         """The consume to answer next."""
         return self.waiting.popleft() if self.waiting else None
 
-    def hand_over(self, request: Request, call: RpcCall, offset: int) -> None:
-        """Answer a consume with a call, and remember who waits for its answer."""
+    def hand_over(self, request: Request, call: RpcCall, offset: int, *, busy: bool) -> None:
+        """Answer a consume with a call, and remember who waits for its answer.
+
+        While services are busy, what goes to all of them is gathered; one that was idle gets its call at once.
+        """
         self.party.note_serving(call)
-        request.send(call_message(call, request.id, offset))
+        raw = call_message(call, request.id, offset)
+        if busy:
+            request.send(raw)
+        else:
+            request.send_now(raw)

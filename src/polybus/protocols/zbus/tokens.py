@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from polybus.errors import ConfigError
+from polybus.http.site import bearer_token
 
 EXEMPT: Final = frozenset({"heartbeat", "file", "login", "logout"})
 
@@ -92,12 +93,6 @@ def parse_rule(line: str) -> tuple[str, Rule]:
 
 
 def token_of(headers: dict[str, str]) -> str:
-    """The token of a request: header (or URL parameter, which is one by now), else cookie."""
+    """The token of a request: header (or URL parameter, which is one by now), else as the rest of HTTP has it."""
     token = headers.get("token")
-    if token is not None:
-        return token
-    for part in headers.get("cookie", "").split(";"):
-        name, _, value = part.strip().partition("=")
-        if name == "token":
-            return value
-    return ""
+    return bearer_token(headers) if token is None else token

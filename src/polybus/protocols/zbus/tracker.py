@@ -17,6 +17,7 @@ from polybus.protocols.zbus.info import Shape, address_key, encode_info
 from polybus.protocols.zbus.wire import JSON, encode_reply, reply_headers
 
 if TYPE_CHECKING:
+    from polybus.core.endpoint import Identity
     from polybus.protocols.zbus.party import ZbusParty
     from polybus.protocols.zbus.room import ZbusRoom
 
@@ -31,6 +32,9 @@ class Link(Protocol):
         """Give it up."""
 
 
+Viewer = tuple["Identity", str]
+"""Who is told, and by which token."""
+
 Dial = Callable[[str, Callable[[], None], Callable[[], None]], Link]
 """Opens a connection to an address (`[SSL]` before it for TLS) and tells when it is up and, once, when it is down."""
 
@@ -40,7 +44,7 @@ class Tracker:
 
     def __init__(self, room: ZbusRoom) -> None:
         self._room = room
-        self._subscribers: dict[ZbusParty, str] = {}
+        self._subscribers: dict[ZbusParty, Viewer] = {}
         self._known: dict[str, Shape] = {}
         self._links: dict[str, Link] = {}
         self._live: set[str] = set()
@@ -50,10 +54,12 @@ class Tracker:
         self.on_change: list[Callable[[], None]] = []
         """Who else is told, such as the connections to the trackers that this node has joined."""
 
-    def info(self, token: str = "") -> Shape:
-        """TrackerInfo for the bearer of a token."""
-        tracked = {key: self._known[key] for key in sorted(self._live)}
-        return self._room.infos.tracker(tracked, self._room.visible(token))
+    def info(self, viewer: Viewer) -> Shape:
+        """TrackerInfo as somebody may see it."""
+        permits = self._room.permits
+        live = sorted(self._live) if permits.sees_others(viewer[0]) else ()
+        tracked = {key: self._known[key] for key in live}
+        return self._room.infos.tracker(tracked, permits.visible(*viewer))
 
     @property
     def tracked(self) -> list[Shape]:
@@ -64,12 +70,13 @@ class Tracker:
 
     def subscribe(self, party: ZbusParty, token: str, request: Request) -> None:
         """Tell a client now and at every change."""
-        message = self._message(token)
+        viewer = (party.who, token)
+        message = self._message(viewer)
         if request.head.ordered:
             request.send(message)
         else:
             party.connection.send(message)
-        self._subscribers[party] = token
+        self._subscribers[party] = viewer
 
     def leave(self, party: ZbusParty) -> None:
         """A client is gone."""
@@ -83,19 +90,19 @@ class Tracker:
 
     def _tell(self) -> None:
         self._scheduled = False
-        messages: dict[str, bytes] = {}
-        for party, token in tuple(self._subscribers.items()):
-            if token not in messages:
-                messages[token] = self._message(token)
+        messages: dict[Viewer, bytes] = {}
+        for party, viewer in tuple(self._subscribers.items()):
+            if viewer not in messages:
+                messages[viewer] = self._message(viewer)
             # A subscriber that does not read misses nothing: the next message says it all again.
             if not party.connection.outbox.congested:
-                party.connection.send(messages[token])
+                party.connection.send(messages[viewer])
         for listener in self.on_change:
             listener()
 
-    def _message(self, token: str) -> bytes:
+    def _message(self, viewer: Viewer) -> bytes:
         headers = {**reply_headers(""), **JSON, "cmd": "track_pub"}
-        return encode_reply(200, headers, encode_info(self.info(token)))
+        return encode_reply(200, headers, encode_info(self.info(viewer)))
 
     # -- other servers ----------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ JSON: Final = {"content-type": "application/json"}
 # Cookies would hand one browser's session to whoever consumes.
 NOT_STORED: Final = frozenset(
     {"cmd", "ack", "token", "id", "content-length", "transfer-encoding", "cookie", "expect"}
+    | {"authorization"}
 )
 NOT_ROUTED: Final = frozenset(
     {"cmd", "ack", "recver", "origin_status", "id", "content-length", "transfer-encoding"}

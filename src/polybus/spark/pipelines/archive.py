@@ -107,7 +107,7 @@ def archive(
         batch.unpersist()
 
     stream = bus.stream(topics, maxRowsPerTrigger=max_rows, group=group)
-    return wait([start(stream, f"{lake}/_checkpoint", once, take)], watch)
+    return wait([start(stream, f"{lake}/_checkpoint", once, take)], watch).rows
 
 
 def compact(bus: Bus, lake: str) -> tuple[int, int]:

@@ -6,6 +6,7 @@ Invariant: an edge is a caller and the name that answered; its numbers are those
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -15,7 +16,10 @@ from pyspark.sql import functions as F
 
 from polybus.spark.pipelines.journal import failed, percentiles
 
-WIDTH, HEIGHT, RADIUS = 860, 620, 240
+WIDE, NARROW = 860, 420  # of a drawing for a desk and one for a phone
+LABELS = 0.33  # the part of the width that the names of each side have
+ROW, TOP = 30, 44  # pixels from name to name, and above the first
+LETTER = 7.6  # the width of a letter
 MAX_EDGES = 60  # more cannot be told apart on one page
 
 
@@ -35,57 +39,67 @@ def edges(rows: DataFrame) -> DataFrame:
         ).alias("seconds")
     )
     found = grouped.crossJoin(F.broadcast(period)).withColumn(
-        "rate", F.round(F.col("calls") / F.col("seconds"), 3)
+        "rate", F.round(F.col("calls") / F.col("seconds"), 6)
     )
     return found.drop("seconds").orderBy(F.desc("calls"), "caller", "name")
 
 
-def draw(found: Sequence[Any]) -> str:
-    """Edges as an SVG drawing: names on a circle, lines as thick as they are busy, red as they fail."""
+def draw(found: Sequence[Any], width: int = WIDE) -> str:
+    """Edges as an SVG drawing: callers at the left, who answers at the right, the busiest above.
+
+    A line is as thick as it is busy, and as red as it fails.
+    """
     shown = list(found)[:MAX_EDGES]
-    names = sorted({edge.caller or "?" for edge in shown} | {edge.name for edge in shown})
-    at = {}
-    for number, name in enumerate(names):
-        angle = 2 * math.pi * number / max(len(names), 1) - math.pi / 2
-        at[name] = (
-            WIDTH / 2 + RADIUS * 1.25 * math.cos(angle),
-            HEIGHT / 2 + RADIUS * math.sin(angle),
-        )
-    busiest = max((edge.calls for edge in shown), default=1)
-    lines = [_line(edge, at, busiest) for edge in shown]
-    nodes = [_node(name, *at[name]) for name in names]
+    callers, names = (_busiest_first(shown, side) for side in ("caller", "name"))
+    left = {name: TOP + ROW * number for number, name in enumerate(callers)}
+    right = {name: TOP + ROW * number for number, name in enumerate(names)}
+    height = TOP + ROW * max(len(left), len(right), 1)
+    most = max((edge.calls for edge in shown), default=1)
+    margin = width * LABELS
+    # Thin ones last, so that thick ones do not hide them.
+    lines = [_line(edge, left, right, (margin, width - margin), most) for edge in shown]
+    nodes = [_node(name, margin, y, "end") for name, y in left.items()]
+    nodes += [_node(name, width - margin, y, "start") for name, y in right.items()]
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        'font-family="sans-serif" font-size="13"><title>Who calls whom</title>'
-        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="13" markerHeight="13" '
-        'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L10 5L0 10z" fill="#667"/></marker></defs>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        'font-family="system-ui,sans-serif" font-size="14"><title>Who calls whom</title><g fill="#667">'
+        f'<text x="{margin - 12:.0f}" y="18" text-anchor="end">who calls</text>'
+        f'<text x="{width - margin + 12:.0f}" y="18">who answers</text></g>'
         f"{''.join(lines)}{''.join(nodes)}</svg>"
     )
 
 
-def _line(edge: Any, at: dict[str, tuple[float, float]], busiest: int) -> str:
-    (x1, y1), (x2, y2) = at[edge.caller or "?"], at[edge.name]
-    length = math.hypot(x2 - x1, y2 - y1) or 1.0
-    # It ends at the rim of the circle that stands for the name.
-    x2, y2 = x2 - (x2 - x1) / length * 12, y2 - (y2 - y1) / length * 12
-    width = 1 + 6 * math.sqrt(edge.calls / busiest)
-    red = min(int(255 * math.sqrt(edge.error_share)), 255)
+def _busiest_first(shown: Sequence[Any], side: str) -> list[str]:
+    calls: Counter[str] = Counter()
+    for edge in shown:
+        calls[getattr(edge, side) or "?"] += edge.calls
+    return [name for name, _ in calls.most_common()]
+
+
+def _line(
+    edge: Any, left: dict[str, int], right: dict[str, int], ends: tuple[float, float], most: int
+) -> str:
+    (x1, x2), y1, y2 = ends, left[edge.caller or "?"], right[edge.name]
+    middle = (x1 + x2) / 2
     told = (
-        f"{edge.caller or '?'} → {edge.name}: {edge.calls} calls, {edge.rate:g}/s, "
+        f"{edge.caller or '?'} → {edge.name}: {edge.calls:,} calls, {edge.rate:g}/s, "
         f"{edge.error_share:.1%} errors, p99 {edge.p99_ms or 0:.1f} ms"
     )
-    bend_x, bend_y = (x1 + x2) / 2 + (y2 - y1) * 0.12, (y1 + y2) / 2 - (x2 - x1) * 0.12
+    # A few errors in a hundred must be seen: half of the way to red is at 5 %.
+    red = min(math.sqrt(edge.error_share * 5), 1.0)
+    colour = ",".join(str(round(a + (b - a) * red)) for a, b in ((90, 214), (130, 40), (180, 40)))
     return (
-        f'<path d="M{x1:.0f} {y1:.0f}Q{bend_x:.0f} {bend_y:.0f} {x2:.0f} {y2:.0f}" fill="none" '
-        f'stroke="rgb({80 + red * 140 // 255},{110 - red // 4},{170 - red // 2})" stroke-width="{width:.1f}" '
-        f'stroke-opacity="0.75" marker-end="url(#tip)"><title>{escape(told)}</title></path>'
+        f'<path d="M{x1:.0f} {y1}C{middle:.0f} {y1} {middle:.0f} {y2} {x2:.0f} {y2}" fill="none" '
+        f'stroke="rgb({colour})" stroke-width="{1.5 + 9 * math.sqrt(edge.calls / most):.1f}" '
+        f'stroke-opacity="0.6"><title>{escape(told)}</title></path>'
     )
 
 
-def _node(name: str, x: float, y: float) -> str:
-    side = "start" if x >= WIDTH / 2 else "end"
-    shift = 14 if side == "start" else -14
+def _node(name: str, x: float, y: int, side: str) -> str:
+    room = int((x if side == "end" else x / (1 - LABELS) * LABELS) / LETTER) - 1
+    short = name if len(name) <= room else f"{name[: room // 2]}…{name[-((room - 1) // 2) :]}"
     return (
-        f'<circle cx="{x:.0f}" cy="{y:.0f}" r="8" fill="#2c6fbb"/>'
-        f'<text x="{x + shift:.0f}" y="{y + 5:.0f}" text-anchor="{side}">{escape(name)}</text>'
+        f'<circle cx="{x:.0f}" cy="{y}" r="5" fill="#2c6fbb"/>'
+        f'<text x="{x + (-12 if side == "end" else 12):.0f}" y="{y + 5}" text-anchor="{side}">'
+        f"{escape(short)}<title>{escape(name)}</title></text>"
     )

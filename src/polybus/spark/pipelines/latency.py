@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from polybus.model.journal import CALL_ID, CALL_NAME, CALL_STATUS, REPLY_TAG, REQUEST_TAG
+from polybus.model.message import Status
 from polybus.spark.pipelines.journal import percentiles
 from polybus.spark.pipelines.lake import write_batch
-from polybus.spark.pipelines.running import Bus, Watch, sink_of, start, wait
+from polybus.spark.pipelines.running import Bus, Progress, Watch, sink_of, start, wait
 
 UNANSWERED_TOPIC = "polybus.unanswered"
 
@@ -29,12 +30,16 @@ def requests(records: DataFrame) -> DataFrame:
 
 
 def replies(records: DataFrame) -> DataFrame:
-    """Captured replies: id, status and time."""
-    return records.where(F.col("tag") == REPLY_TAG).select(
+    """Captured ends of replies: id, status and time.
+
+    Only the last part of a streamed reply has a status; a service or caller that went away is no reply.
+    """
+    ends = records.where(F.col("tag") == REPLY_TAG).select(
         F.col("headers")[CALL_ID].alias("reply_id"),
         F.col("headers")[CALL_STATUS].try_cast("int").alias("status"),
         F.col("timestamp").alias("answered"),
     )
+    return ends.where(F.col("status") != int(Status.GONE))
 
 
 def join_replies(
@@ -72,13 +77,14 @@ def run_latency(
     lateness: str = "10 seconds",
     once: bool = True,
     watch: Watch | None = None,
-) -> int:
-    """Run it: joined calls to the lake, unanswered ones to `polybus.unanswered`; the records that were read."""
+) -> Progress:
+    """Run it: joined calls to the lake, unanswered ones to `polybus.unanswered`; how far it got."""
 
     def take(batch: DataFrame, number: int) -> None:
         batch.persist()
-        write_batch(batch, f"{lake}/calls", number)
-        lost = batch.where(F.col("answered").isNull())
+        calls = batch.coalesce(2)  # few files, however many tasks keep the state
+        write_batch(calls, f"{lake}/calls", number)
+        lost = calls.where(F.col("answered").isNull())
         record = lost.select(
             F.col("id").cast("binary").alias("key"),
             F.to_json(F.struct("id", "name", "asked", "bytes")).alias("payload"),

@@ -5,28 +5,34 @@ Invariant: the page needs nothing but itself: no script, no font, no picture fro
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from polybus.spark.pipelines.charts import NARROW, WIDE, charts, to_svg, unit_of, utc
+from polybus.spark.pipelines.graph import NARROW as NARROW_DRAWING
 from polybus.spark.pipelines.graph import draw, edges
 from polybus.spark.pipelines.journal import failed, percentiles
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
-STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:980px;margin:2em auto;padding:0 1em;color:#223}
-h1{margin-bottom:0}h2{margin-top:2em;border-bottom:1px solid #ccd}table{border-collapse:collapse;width:100%}
-td,th{padding:.3em .6em;text-align:left;border-bottom:1px solid #e4e6ee}td.n,th.n{text-align:right}
-.cards{display:flex;gap:1em;flex-wrap:wrap}.card{background:#f3f5fa;border-radius:8px;padding:.8em 1.2em}
-.card b{display:block;font-size:1.6em}svg{width:100%;height:auto}p.note{color:#667}"""
+UNITS = ("B", "kB", "MB", "GB", "TB")
+QUICK = "How long calls took: half of them, 95 % and 99 % were at least as quick as their line."
+STYLE = """body{font:16px/1.5 system-ui,sans-serif;margin:0;color:#223;background:#fff}
+main{max-width:980px;margin:auto;padding:1.5em 1em 4em}
+h1{margin:.2em 0 0;line-height:1.2}h2{margin:2em 0 .4em;padding-bottom:.2em;border-bottom:1px solid #ccd}
+.note{color:#556;margin:.3em 0 .8em}svg{display:block;width:100%;height:auto}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(140px,1fr));gap:.8em}
+.card{background:#f1f4fa;border-radius:8px;padding:.7em 1em;line-height:1.3;color:#445}
+.card b{display:block;font-size:1.5em;color:#223;white-space:nowrap}
+.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.93em}
+td,th{padding:.35em .7em;text-align:left;border-bottom:1px solid #e4e6ee;white-space:nowrap}
+th{color:#556;font-weight:600}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+.narrow{display:none}@media(max-width:640px){.wide{display:none}.narrow{display:block}}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ def measure(rows: DataFrame, points: int = 120) -> Figures:
         F.count_if(F.col("kind") == "call").alias("calls"),
         F.count_if(failed()).alias("errors"),
         F.sum(F.col("bytes_in") + F.col("bytes_out")).alias("bytes"),
-        percentiles()[2],
+        *percentiles(),
     ).first()
     assert totals is not None
     seconds = (totals["last"] - totals["first"]).total_seconds() if totals["rows"] else 0
@@ -84,133 +90,133 @@ def measure(rows: DataFrame, points: int = 120) -> Figures:
     )
 
 
-def charts(figures: Figures) -> dict[str, Figure]:
-    """The charts by name."""
-    return {
-        "rates": _lines(_by_wire(figures.rates), "messages per second"),
-        "latency": _lines(
-            {
-                name: (
-                    [row["at"] for row in figures.durations],
-                    [row[key] for row in figures.durations],
-                )
-                for name, key in (("p50", "p50_ms"), ("p95", "p95_ms"), ("p99", "p99_ms"))
-            },
-            "milliseconds",
-        ),
-        "heat": _heat(figures.hours),
-    }
-
-
-def _by_wire(rates: Sequence[Any]) -> dict[str, tuple[list[Any], list[Any]]]:
-    found: dict[str, tuple[list[Any], list[Any]]] = {}
-    for row in rates:
-        times, values = found.setdefault(row["wire"] or "?", ([], []))
-        times.append(row["at"])
-        values.append(row["rate"])
-    return found
-
-
-def _figure(height: float) -> tuple[Figure, Any]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, height), layout="constrained")
-    return figure, figure.add_subplot()
-
-
-def _lines(series: dict[str, tuple[list[Any], list[Any]]], unit: str) -> Figure:
-    figure, axes = _figure(3.2)
-    for name, (times, values) in series.items():
-        axes.plot(times, values, label=name, linewidth=1.6, marker="." if len(times) < 3 else "")
-    axes.set_ylabel(unit)
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    if series:
-        axes.legend(frameon=False, ncols=min(len(series), 6))
-    figure.autofmt_xdate(rotation=20)
-    return figure
-
-
-def _heat(hours: Sequence[Any]) -> Figure:
-    cells = [[0] * 24 for _ in DAYS]
-    for row in hours:
-        cells[row["day"] - 1][row["hour"]] = row["count"]
-    figure, axes = _figure(2.8)
-    image = axes.imshow(cells, aspect="auto", cmap="YlGnBu")
-    axes.set_yticks(range(7), DAYS)
-    axes.set_xticks(range(0, 24, 2), [f"{hour:02d}" for hour in range(0, 24, 2)])
-    axes.set_xlabel("hour of the day (UTC)")
-    figure.colorbar(image, label="messages")
-    return figure
-
-
-def to_svg(figure: Figure) -> str:
-    """A chart as it stands in a page."""
-    out = io.StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None})
-    text = out.getvalue()
-    return text[text.index("<svg") :]
-
-
 def page(figures: Figures, title: str = "Traffic on the bus") -> str:
     """The whole report as HTML."""
-    totals = figures.totals
-    drawn = {name: to_svg(figure) for name, figure in charts(figures).items()}
-    period = (
-        f"{totals['first']:%Y-%m-%d %H:%M} to {totals['last']:%Y-%m-%d %H:%M} UTC"
-        if totals["rows"]
-        else "no messages"
-    )
-    share = totals["errors"] / totals["rows"] if totals["rows"] else 0
-    cards = (
-        (f"{totals['rows']:,}", "messages"),
-        (f"{totals['calls']:,}", "calls"),
-        (f"{share:.2%}", "went wrong"),
-        (f"{totals['p99_ms'] or 0:,.1f} ms", "99 of 100 calls were quicker"),
-        (f"{(totals['bytes'] or 0) / 1e6:,.1f} MB", "moved"),
-    )
+    wide, narrow = charts(figures, WIDE), charts(figures, NARROW)
+    drawn = {
+        name: _both(to_svg(figure, f"wide-{name}"), to_svg(narrow[name], f"narrow-{name}"))
+        for name, figure in wide.items()
+    }
     parts = [
-        f"<h1>{escape(title)}</h1><p class=note>{period}</p><div class=cards>",
-        *(f"<div class=card><b>{value}</b>{label}</div>" for value, label in cards),
-        "</div><h2>How much</h2>",
+        f"<h1>{escape(title)}</h1>{_summary(figures)}",
+        "<h2>How much</h2><p class=note>Messages by protocol. Times are UTC.</p>",
         drawn["rates"],
-        "<h2>How quick</h2><p class=note>Half of the calls were quicker than p50, 99 of 100 quicker than p99.</p>",
+        f"<h2>How quick</h2><p class=note>{QUICK}</p>",
         drawn["latency"],
-        "<h2>When</h2>",
+        "<h2>When</h2><p class=note>Messages by day and hour; darker is busier.</p>",
         drawn["heat"],
         "<h2>What went wrong</h2>",
-        _table(("name", "error", "times", "last"), figures.errors, "Nothing did."),
+        _table(ERRORS, figures.errors, "Nothing did."),
         "<h2>Who calls whom</h2><p class=note>Thicker is busier, redder fails more.</p>",
-        draw(figures.calls),
-        _table(
-            ("caller", "name", "calls", "rate", "error_share", "p99_ms"),
-            figures.calls[:15],
-            "Nobody did.",
-        ),
+        _both(draw(figures.calls), draw(figures.calls, NARROW_DRAWING)) if figures.calls else "",
+        _table(CALLS, figures.calls[:15], "Nobody did."),
         "<h2>Who talks most</h2>",
-        _table(("caller", "messages", "bytes"), figures.talkers, "Nobody did."),
+        _table(TALKERS, figures.talkers, "Nobody did."),
     ]
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>{"".join(parts)}</html>'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{STYLE}</style>'
+        f"<main>{''.join(parts)}</main></html>"
     )
 
 
-def _table(columns: Sequence[str], rows: Sequence[Any], nothing: str) -> str:
+def _summary(figures: Figures) -> str:
+    totals = figures.totals
+    if not totals["rows"]:
+        return "<p class=note>There were no messages in this period.</p>"
+    share, p50, p99 = (
+        totals["errors"] / totals["rows"],
+        totals["p50_ms"] or 0,
+        totals["p99_ms"] or 0,
+    )
+    cards = (
+        (f"{totals['rows']:,}", "messages"),
+        (f"{totals['calls']:,}", "of them calls"),
+        (f"{share:.2%}", "went wrong"),
+        (_ms(p50), "half of the calls were quicker"),
+        (_ms(p99), "99 of 100 calls were quicker"),
+        (_size(totals["bytes"] or 0), "moved"),
+    )
+    period = f"{utc(totals['first']):%-d %B %Y %H:%M} to {utc(totals['last']):%-d %B %Y %H:%M} UTC"
+    told = "".join(f"<div class=card><b>{value}</b>{label}</div>" for value, label in cards)
+    return f"<p class=note>{period}</p><div class=cards>{told}</div>"
+
+
+def _both(wide: str, narrow: str) -> str:
+    return f"<div class=wide>{wide}</div><div class=narrow>{narrow}</div>"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _ms(value: float) -> str:
+    return f"{_short(value / 1000)} s" if value >= 1000 else f"{_short(value)} ms"
+
+
+def _rate(value: float) -> str:
+    unit, seconds = unit_of(value)
+    return f"{_short(value * seconds)} per {unit}"
+
+
+def _size(value: float) -> str:
+    power = min(int(math.log10(value)) // 3, len(UNITS) - 1) if value >= 1 else 0
+    return f"{_short(value / 1000**power)} {UNITS[power]}"
+
+
+def _text(value: Any) -> str:
+    return str(value or "–")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: what stands above it, where it is from, and how it is shown."""
+
+    head: str
+    key: str
+    show: Callable[[Any], str] = _text
+    number: bool = True
+
+
+ERRORS = (
+    Column("name", "name", number=False),
+    Column("error", "error", number=False),
+    Column("times", "times", "{:,}".format),
+    Column("last (UTC)", "last", lambda time: f"{utc(time):%Y-%m-%d %H:%M:%S}"),
+)
+CALLS = (
+    Column("who calls", "caller", number=False),
+    Column("who answers", "name", number=False),
+    Column("calls", "calls", "{:,}".format),
+    Column("how often", "rate", _rate),
+    Column("went wrong", "error_share", "{:.2%}".format),
+    Column("99 of 100 within", "p99_ms", lambda value: _ms(value or 0)),
+)
+TALKERS = (
+    Column("who", "caller", number=False),
+    Column("messages", "messages", "{:,}".format),
+    Column("bytes", "bytes", lambda value: _size(value or 0)),
+)
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Any], nothing: str) -> str:
     if not rows:
         return f"<p>{nothing}</p>"
-    head = "".join(f"<th>{escape(column.replace('_', ' '))}</th>" for column in columns)
+    marks = ["<{} class=n>" if column.number else "<{}>" for column in columns]
+    head = "".join(
+        f"{mark.format('th')}{column.head}</th>"
+        for mark, column in zip(marks, columns, strict=True)
+    )
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(_cell(row[column]))}</td>" for column in columns) + "</tr>"
+        "<tr>"
+        + "".join(
+            f"{mark.format('td')}{escape(column.show(row[column.key]))}</td>"
+            for mark, column in zip(marks, columns, strict=True)
+        )
+        + "</tr>"
         for row in rows
     )
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.3g}"
-    return f"{value:%Y-%m-%d %H:%M:%S}" if hasattr(value, "strftime") else str(value or "–")
+    return f"<div class=scroll><table><tr>{head}</tr>{body}</table></div>"
 
 
 def write_report(rows: DataFrame, file: Path, title: str, pictures: Path | None = None) -> Figures:

@@ -13,20 +13,28 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from polybus.spark.link import Link
+from polybus.spark.options import parse_options
+
 POLL_SECONDS: Final = 1
 TRIGGER: Final = "2 seconds"  # of pipelines that go on: a batch costs about 0.3 s whatever it holds
 
 
 @dataclass(frozen=True, slots=True)
 class Bus:
-    """The node that a pipeline reads from and writes to."""
+    """The node that a pipeline reads from and writes to; what is empty is as `format("polybus")` takes it."""
 
     spark: SparkSession
-    url: str
+    url: str = ""
     token: str = ""
 
     def _options(self) -> dict[str, str]:
-        return {"url": self.url, **({"token": self.token} if self.token else {})}
+        return _texts({"url": self.url, "token": self.token})
+
+    def topics(self) -> list[str]:
+        """The names of all topics."""
+        with Link(parse_options(self._options()).place, eager=True) as link:
+            return sorted(topic["name"] for topic in link.topics())
 
     def read(self, topics: str, **options: object) -> DataFrame:
         """Records as a frame."""
@@ -53,12 +61,12 @@ def _texts(options: dict[str, object]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a stream has got; `lag` is in records, -1 when the source does not say."""
+    """How far streams have got: records read and those too late for their window; `lag` is -1 when nobody says it."""
 
-    batch: int
-    rows: int
-    rows_per_second: float
-    lag: int
+    rows: int = 0
+    late: int = 0
+    rows_per_second: float = 0.0
+    lag: int = -1
 
 
 Watch = Callable[[Progress], None]
@@ -78,12 +86,12 @@ def start(
     return writer.start()
 
 
-def wait(queries: list[StreamingQuery], watch: Watch | None = None) -> int:
-    """Wait for the end of all queries, telling `watch` how far they are; the rows that were read.
+def wait(queries: list[StreamingQuery], watch: Watch | None = None) -> Progress:
+    """Wait for the end of all queries, telling `watch` how far they are; how far they got.
 
     Raises what a query failed with; the others are stopped then.
     """
-    rows = 0
+    so_far = Progress()
     seen: dict[str, int] = {}
     try:
         while True:
@@ -93,14 +101,14 @@ def wait(queries: list[StreamingQuery], watch: Watch | None = None) -> int:
                     if report["batchId"] <= seen.get(str(query.runId), -1):
                         continue
                     seen[str(query.runId)] = report["batchId"]
-                    rows += report["numInputRows"]
+                    so_far = _add(so_far, report)
                     if watch is not None:
-                        watch(_progress(report, rows))
+                        watch(so_far)
             for query in queries:
                 if (error := query.exception()) is not None:
                     raise error
             if not running:
-                return rows
+                return so_far
             running[0].awaitTermination(POLL_SECONDS)
     finally:
         for query in queries:
@@ -108,14 +116,20 @@ def wait(queries: list[StreamingQuery], watch: Watch | None = None) -> int:
                 query.stop()
 
 
-def _progress(report: Any, rows: int) -> Progress:
+def _add(so_far: Progress, report: Any) -> Progress:
     lag = -1
     for source in report["sources"]:
         end, latest = source["endOffset"], source["latestOffset"]
         if isinstance(end, dict) and isinstance(latest, dict):
             behind = sum(int(at) - int(end.get(topic, 0)) for topic, at in latest.items())
             lag = max(lag, 0) + behind
-    return Progress(report["batchId"], rows, report["processedRowsPerSecond"] or 0.0, lag)
+    dropped = sum(state["numRowsDroppedByWatermark"] for state in report["stateOperators"])
+    return Progress(
+        so_far.rows + report["numInputRows"],
+        so_far.late + dropped,
+        report["processedRowsPerSecond"] or 0.0,
+        lag,
+    )
 
 
 def sink_of(pipeline: str, frame: DataFrame) -> str:

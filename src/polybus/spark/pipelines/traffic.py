@@ -1,6 +1,7 @@
 """`traffic`: the journal per minute, protocol and name: how much, how quick, how often wrong.
 
-Invariant: a window is written once, when no row of it is expected any more; rows that come later still are counted.
+Invariant: a window is written once, when no row of it is expected any more; rows that come later still are left out,
+and how many is told.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pyspark.sql import functions as F
 from polybus.model.journal import TOPIC
 from polybus.spark.pipelines.journal import failed, journal_rows, percentiles, rejected
 from polybus.spark.pipelines.lake import write_batch
-from polybus.spark.pipelines.running import Bus, Watch, sink_of, start, wait
+from polybus.spark.pipelines.running import Bus, Progress, Watch, sink_of, start, wait
 
 TRAFFIC_TOPIC = "polybus.traffic"
 
@@ -50,22 +51,24 @@ def run_traffic(
     lateness: str = "2 minutes",
     once: bool = True,
     watch: Watch | None = None,
-) -> int:
-    """Run it: windows to the lake and to `polybus.traffic`; the rows that were read."""
+) -> Progress:
+    """Run it: windows to the lake and to `polybus.traffic`; how far it got, and how many rows were too late."""
 
     def take(batch: DataFrame, number: int) -> None:
         batch.persist()
-        write_batch(batch, f"{lake}/traffic", number)
-        bus.write(as_records(batch), TRAFFIC_TOPIC, sink_of("traffic", batch), number)
+        # A window is a row: one file and one staged chunk hold what all tasks of the state have.
+        windows = batch.coalesce(1)
+        write_batch(windows, f"{lake}/traffic", number)
+        bus.write(as_records(windows), TRAFFIC_TOPIC, sink_of("traffic", batch), number)
         batch.unpersist()
 
     def refuse(batch: DataFrame, number: int) -> None:
         write_batch(rejected(batch), f"{lake}/_rejected_journal", number)
 
     records = bus.stream(topic, group="traffic")
-    windows = traffic(journal_rows(records), window, lateness)
+    counted = traffic(journal_rows(records), window, lateness)
     queries = [
-        start(windows, f"{lake}/_checkpoint_traffic", once, take),
+        start(counted, f"{lake}/_checkpoint_traffic", once, take),
         start(records, f"{lake}/_checkpoint_rejected", once, refuse),
     ]
     return wait(queries, watch)

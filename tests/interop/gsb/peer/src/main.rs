@@ -4,7 +4,9 @@
 //! a scenario that hangs fails after `LIMIT`. `gsb-peer list` prints one line per scenario: its
 //! group and its name. The group `raw` holds its own connections, so it also runs over TLS
 //! (`tls://host:port#certificate-hash`); `bus` is the process-wide client, which knows TCP and Unix.
+//! `gsb-peer answer NAME` and `gsb-peer ask NAME` are one side of a call between systems.
 
+mod bridge;
 mod bus;
 mod link;
 mod raw;
@@ -64,6 +66,8 @@ async fn run(scenario: &str, name: Option<&str>) -> Result<()> {
     match (scenario, name) {
         ("serve", Some(name)) => return bus::serve(name).await,
         ("hang", Some(name)) => return raw::hang(name).await,
+        ("answer", Some(name)) => return bridge::answer(name).await,
+        ("ask", Some(name)) => return bridge::ask(name).await,
         _ => {}
     }
     let Some((_, _, start)) = SCENARIOS.iter().find(|(_, name, _)| *name == scenario) else {

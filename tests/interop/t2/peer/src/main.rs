@@ -2,9 +2,11 @@
 //!
 //!     t2-peer tcp:127.0.0.1:4242 SCENARIO...     one line per scenario, exit code 1 when any failed
 //!     t2-peer --list                             every scenario with what it needs
+//!     t2-peer tcp:127.0.0.1:4242 answer|ask NAME one side of a call between systems
 //!
 //! Each run puts its own process number into its topics, so any number of runs may share one server.
 
+mod bridge;
 mod bus;
 mod publications;
 mod requests;
@@ -90,6 +92,14 @@ async fn main() -> ExitCode {
         eprintln!("usage: t2-peer (tcp:HOST:PORT | unix:PATH) SCENARIO... | --list");
         return ExitCode::from(2);
     };
+    let role = match (arguments.get(1).map(String::as_str), arguments.get(2)) {
+        (Some("answer"), Some(name)) => Some(bridge::answer(&bus, name).await),
+        (Some("ask"), Some(name)) => Some(bridge::ask(&bus, name).await),
+        _ => None,
+    };
+    if let Some(outcome) = role {
+        return outcome.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
     let mut code = ExitCode::SUCCESS;
     for name in &arguments[1..] {
         let start = Instant::now();

@@ -43,6 +43,7 @@ public final class Peer {
             case "server": server(address, args); return;
             case "service": service(address, args[2]); return;
             case "call": call(address, args[2]); break;
+            case "absent": absent(address, args[2]); break;
             case "unicast": unicast(address); break;
             case "broadcast": broadcast(address); break;
             case "multicast": multicast(address); break;
@@ -358,6 +359,16 @@ public final class Peer {
 
     private static void call(String address, String topic) throws Exception {
         callOnce(new Broker(address), topic);
+    }
+
+    /** Nobody serves the topic: an error at once. */
+    private static void absent(String address, String topic) throws Exception {
+        try {
+            new RpcInvoker(new Broker(address), topic).invokeSync(Integer.class, "plus", 1, 2);
+            check(false, "nobody answers " + topic);
+        } catch (RuntimeException e) {
+            System.out.println("absent: " + e + e.getCause());
+        }
     }
 
     private static void rpc(String address) throws Exception {

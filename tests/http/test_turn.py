@@ -1,0 +1,65 @@
+"""Answers are gathered and written once per turn, in order, and none is left behind when a connection closes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from polybus.http.turn import Turn
+from tests.http.serving import Served, responses, serve
+
+ORDERED = b"GET /plain HTTP/1.1\r\n\r\n"
+BY_ID = b"GET /%d HTTP/1.1\r\ncmd: x\r\nid: %d\r\n\r\n"
+
+
+def gathering(turn: Turn) -> Served:
+    served = serve()
+    served.peer.send(ORDERED)
+    served.peer.received()
+    served.echo.session.turn = turn
+    served.peer.tap.writes = 0
+    return served
+
+
+async def test_all_answers_of_a_turn_are_one_write_in_their_order():
+    served = gathering(Turn())
+    served.peer.send(BY_ID % (1, 1) + ORDERED + BY_ID % (2, 2))
+    served.peer.send(BY_ID % (3, 3))
+    assert served.peer.tap.writes == 0
+    await asyncio.sleep(0)
+    bodies = [body for _, _, body in responses(served.peer.received())]
+    assert bodies == [b"/1 ", b"/plain ", b"/2 ", b"/3 "]
+    assert served.peer.tap.writes == 1
+
+
+async def test_several_connections_share_a_turn():
+    turn = Turn()
+    both = [gathering(turn), gathering(turn)]
+    for served in both:
+        served.peer.send(BY_ID % (1, 1))
+    await asyncio.sleep(0)
+    assert [served.peer.tap.writes for served in both] == [1, 1]
+
+
+async def test_what_was_gathered_goes_out_before_the_connection_closes():
+    served = gathering(Turn())
+    served.peer.send(BY_ID % (1, 1))
+    served.peer.connection.outbox.close("closed by an operator")
+    assert len(responses(served.peer.received())) == 1
+    bad = gathering(Turn())
+    bad.peer.send(BY_ID % (1, 1) + b"nonsense\r\n\r\n")
+    assert [status for status, _, _ in responses(bad.peer.received())] == [200, 400]
+    last = gathering(Turn())
+    last.peer.send(BY_ID % (1, 1) + b"GET /end HTTP/1.1\r\nconnection: close\r\n\r\n")
+    assert [body for _, _, body in responses(last.peer.received())] == [b"/1 ", b"/end "]
+    for ended in (served, bad, last):
+        await asyncio.sleep(0)
+        assert ended.peer.closed
+        assert ended.peer.received() == b""
+
+
+async def test_a_connection_that_is_lost_writes_no_more():
+    served = gathering(Turn())
+    served.peer.send(BY_ID % (1, 1))
+    served.peer.hang_up()
+    await asyncio.sleep(0)
+    assert served.peer.received() == b""
