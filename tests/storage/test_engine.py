@@ -78,6 +78,8 @@ async def test_plain_payloads_are_refused_as_others_are(opened: Opener):
         engine.append_plain("nobody", [b"x"], lambda offset, error: None)
     with pytest.raises(LimitExceeded):
         engine.append_plain("t", [bytes(9000)] * 2, lambda offset, error: None)
+    with pytest.raises(LimitExceeded):
+        engine.append("t", [NewRecord(bytes(2000))] * 10, lambda offset, error: None)
     assert engine.topic("t").end == 0
 
 
