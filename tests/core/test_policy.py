@@ -165,3 +165,13 @@ def test_without_rules_names_are_seen_by_all_but_strangers():
     assert not may_see(RulePolicy(), STRANGER, "a")
     assert may_see(OpenPolicy(), STRANGER, "a")
     assert may_see(RulePolicy([Rule("uid", ("call",))]), Identity("local"), "a")
+
+
+def test_a_text_too_long_for_a_name_is_allowed_only_to_those_who_may_do_it_with_everything():
+    policy = RulePolicy(
+        [Rule("token:alice", ("call",)), Rule("token:bob", ("call",), ("**/x/**", "*/**"))]
+    )
+    long = "/" * 1_000_000
+    assert policy.may(ALICE, "call", long)
+    assert not policy.may(BOB, "call", long)
+    assert policy.may(BOB, "call", "/" * 4096)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.core.services import Services
-from polybus.errors import NameTaken
+from polybus.errors import LimitExceeded, NameTaken
 from tests.core.party import Party
 
 
@@ -120,3 +120,14 @@ def test_finding_equals_looking_at_every_registration(script, asked):
     foreign = [r for r in fitting if r.wire == "q"]
     expected = own[0] if own else foreign[0] if foreign else None
     assert services.find("p", asked, asked) is expected
+
+
+def test_a_name_longer_than_a_name_may_be_is_not_registered():
+    services, party = Services(), Party("a")
+    services.register(party, "x" * 4096, None, prefix=True)
+    with pytest.raises(LimitExceeded) as refused:
+        services.register(party, "x" * 4097, None)
+    assert (refused.value.limit, refused.value.actual) == (4096, 4097)
+    found = services.find("a", "x" * 4096 + "/y", None)
+    assert found is not None
+    assert found.name == "x" * 4096

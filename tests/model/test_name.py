@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polybus.errors import InvalidName
-from polybus.model.name import MAX_NAME_BYTES, MAX_SEGMENTS, check_name, is_name
+from polybus.model.name import MAX_NAME_BYTES, MAX_SEGMENTS, check_name, is_name, prefixes
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,24 @@ def test_everything_else_is_refused_with_the_reason(text, reason):
         check_name(text)
     assert reason in refused.value.text
     assert not is_name(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "cut"),
+    [
+        ("a/b/c", ["a/b", "a"]),
+        ("/a/b", ["/a"]),
+        ("a//b/", ["a//b", "a/", "a"]),
+        ("a", []),
+        ("/", []),
+        ("", []),
+        ("x" * 4096 + "/y/z", ["x" * 4096]),
+        ("x" * 4097 + "/y", []),
+    ],
+)
+def test_a_path_is_cut_at_its_slashes_as_far_as_it_can_be_a_name(path, cut):
+    assert list(prefixes(path)) == cut
+
+
+def test_a_path_of_a_million_slashes_is_cut_without_looking_at_all_of_them():
+    assert sum(1 for _ in prefixes("a" + "/" * 1_000_000)) == 4096

@@ -13,12 +13,14 @@ from typing import Final, Literal, Protocol, Self, get_args
 
 from polybus.core.endpoint import Identity
 from polybus.errors import ConfigError, InvalidName
+from polybus.model.name import MAX_NAME_BYTES
 from polybus.model.pattern import check_pattern, contains, matches
 
 Verb = Literal["register", "call", "publish", "subscribe", "produce", "consume", "declare", "admin"]
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
 KINDS: Final = ("anonymous", "certificate", "local", "token", "twin", "uid")
 ANY: Final = "*"
+EVERYTHING: Final = "**"  # as a pattern of names
 
 MAX_CACHED: Final = 8192  # verdicts; names are few where traffic is heavy
 MAX_CACHED_LENGTH: Final = 1024  # characters of a name; nobody's usual name is longer
@@ -50,7 +52,7 @@ class Rule:
 
     identity: str  # kind, kind:name, or * for everybody
     verbs: tuple[str, ...]  # or * for all of them
-    names: tuple[str, ...] = ("**",)
+    names: tuple[str, ...] = (EVERYTHING,)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -61,7 +63,7 @@ class Rule:
         """
         who, may, rest = text.partition(" may ")
         verbs, on, names = rest.partition(" on ")
-        rule = cls(who.strip(), _words(verbs), _words(names) if on else ("**",))
+        rule = cls(who.strip(), _words(verbs), _words(names) if on else (EVERYTHING,))
         if not (who.strip() and may and rule.verbs and rule.names):
             raise ConfigError(f"{text!r} is no rule; write `WHO may VERBS on NAMES`")
         rule.check()
@@ -90,7 +92,9 @@ class Rule:
             return False
         if ANY not in self.verbs and verb not in self.verbs:
             return False
-        return any(contains(pattern, name) for pattern in self.names)
+        # What is longer is no shared name; it would hold the loop, and only a rule for everything can mean it.
+        known = len(name) <= MAX_NAME_BYTES
+        return any(p == EVERYTHING or (known and contains(p, name)) for p in self.names)
 
 
 def check_who(text: str) -> None:

@@ -18,6 +18,7 @@ from polybus.core.subscriptions import Rules, Subscriptions
 from polybus.errors import Draining, LimitExceeded, NoSuchService, NotAuthorized, PolybusError
 from polybus.model.clock import Clock
 from polybus.model.message import Call, Publication, Reply, Status
+from polybus.model.name import MAX_NAME_BYTES
 from polybus.model.pattern import is_pattern
 
 if TYPE_CHECKING:
@@ -221,6 +222,9 @@ class Router:
             NotAuthorized, LimitExceeded.
         """
         self.check(endpoint.identity, "subscribe", topic if shared is None else shared)
+        if len(topic) > MAX_NAME_BYTES:
+            text = "characters in the topic of a subscription"
+            raise LimitExceeded(text, limit=MAX_NAME_BYTES, actual=len(topic))
         own = self._subscriptions[endpoint.wire]
         held = own.count_of(endpoint)
         if held >= self.max_names:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from polybus.core.endpoint import Endpoint, Traffic
-from polybus.errors import NameTaken
+from polybus.errors import LimitExceeded, NameTaken
 from polybus.model.ids import counter
+from polybus.model.name import MAX_NAME_BYTES, prefixes
 
 
 class Registration:
@@ -64,7 +65,11 @@ class Services:
 
         Raises:
             NameTaken: the wire's namespace has it, whoever owns it.
+            LimitExceeded: it is too long.
         """
+        if len(name) > MAX_NAME_BYTES:
+            text = "characters in the name of a service"
+            raise LimitExceeded(text, limit=MAX_NAME_BYTES, actual=len(name))
         names = self._own.setdefault(endpoint.wire, {})
         if name in names:
             raise NameTaken(name)
@@ -116,12 +121,13 @@ class Services:
         return self._walk_shared(shared, wire) if shared else None
 
     def _walk_shared(self, name: str, asking_wire: str) -> Registration | None:
-        whole = name
-        while name:
-            for registration in self._shared.get(name, ()):
-                if registration.wire != asking_wire and (registration.prefix or name == whole):
+        for registration in self._shared.get(name, ()):
+            if registration.wire != asking_wire:
+                return registration
+        for prefix in prefixes(name):
+            for registration in self._shared.get(prefix, ()):
+                if registration.wire != asking_wire and registration.prefix:
                     return registration
-            name = name.rpartition("/")[0]
         return None
 
     def _forget(self, registration: Registration) -> None:
@@ -144,10 +150,8 @@ def _walk_own(names: dict[str, Registration], name: str) -> Registration | None:
     found = names.get(name)
     if found is not None:
         return found if name else None  # protocol page GSB §6: the empty name never matches
-    name = name.rpartition("/")[0]
-    while name:
-        found = names.get(name)
+    for prefix in prefixes(name):
+        found = names.get(prefix)
         if found is not None and found.prefix:
             return found
-        name = name.rpartition("/")[0]
     return None

@@ -5,6 +5,7 @@ Invariant: a checked name has no empty segment and no wildcard; what a wire cann
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from polybus.errors import InvalidName
@@ -43,3 +44,14 @@ def is_name(text: str) -> bool:
     except InvalidName:
         return False
     return True
+
+
+def prefixes(path: str) -> Iterator[str]:
+    """What is left of a path each time it is cut at its last `/`: the longest first, the empty one not.
+
+    What is longer than a name may be is passed over: a megabyte of slashes would hold the loop for minutes.
+    """
+    end = path.rfind("/", 0, MAX_NAME_BYTES + 1)
+    while end > 0:
+        yield path[:end]
+        end = path.rfind("/", 0, end)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from itertools import chain
 
 from polybus.errors import NameTaken
+from polybus.model.name import prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,10 @@ class LocalRouter:
 
     def find(self, address: str) -> Handler | None:
         """Who answers an address here."""
-        while address:
-            handler = self._handlers.get(address)
+        for name in chain((address,), prefixes(address)):
+            handler = self._handlers.get(name) if name else None
             if handler is not None:
                 return handler
-            address = address.rpartition("/")[0]
         return None
 
 

@@ -24,6 +24,9 @@ CALL_TAG = 0x32
 REPLY_TAG = 0x3A
 BROADCAST_TAG = 0x62
 
+MAX_REQUEST_ID = (
+    1024  # the real client's have 16; they stay in memory as long as their calls are open
+)
 MAX_TEMPLATES = 256  # per connection; a mix of more sizes than this gains nothing from them
 
 
@@ -195,7 +198,7 @@ def learn_call(session: GsbSession, data: bytes, pos: int, size: int) -> CallTem
     address_at, address_end = field_at(data, at, end, 0x12)
     id_at, id_end = field_at(data, address_end, end, 0x1A)
     data_at, data_end = field_at(data, id_end, end, 0x22)
-    if data_end != end or address_at == address_end or id_at == id_end:
+    if data_end != end or address_at == address_end or not 0 < id_end - id_at <= MAX_REQUEST_ID:
         return None
     route = session.fast_route(data[caller_at:at], data[address_at:address_end])
     if route is None:

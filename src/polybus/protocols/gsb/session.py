@@ -21,7 +21,13 @@ from polybus.errors import (
 from polybus.model.message import Call, Publication, Status
 from polybus.protocols.gsb.names import to_shared
 from polybus.protocols.gsb.party import GsbParty, Opened
-from polybus.protocols.gsb.relay import CallTemplate, ReplyTemplate, Route, relay
+from polybus.protocols.gsb.relay import (
+    MAX_REQUEST_ID,
+    CallTemplate,
+    ReplyTemplate,
+    Route,
+    relay,
+)
 from polybus.protocols.gsb.room import WIRE, GsbRoom
 from polybus.protocols.gsb.wire import (
     BAD_REQUEST,
@@ -46,6 +52,10 @@ from polybus.transports.pieces import Pieces
 
 MAX_ROUTES: Final = 1024  # cached addresses per connection
 MAX_CACHED_LENGTH: Final = 1024  # bytes of an address or topic; the bound on what the caches hold
+
+MAX_INSTANCE_ID: Final = (
+    1024  # bytes; both real sides send 16, any length is taken (protocol page §4)
+)
 
 UNKNOWN_ADDRESS: Final = b"endpoint address not found"
 STOPPING: Final = b"router is stopping"
@@ -245,6 +255,8 @@ class GsbSession(GsbParty):
         hello = parse_hello(body)
         if self.instance_id is not None:
             raise RemoteProtocolError("a second Hello")
+        if len(hello.instance_id) > MAX_INSTANCE_ID:
+            raise RemoteProtocolError(f"an instance id of {len(hello.instance_id)} bytes")
         older = self._room.instances.get(hello.instance_id)
         if older is not None and older.identity != self.identity:
             raise RemoteProtocolError("the instance id of another client")
@@ -328,6 +340,8 @@ class GsbSession(GsbParty):
 
     def _call(self, frame: bytes, body: bytes) -> None:
         request = parse_call(body)
+        if len(request.request_id) > MAX_REQUEST_ID:
+            raise RemoteProtocolError(f"a request id of {len(request.request_id)} characters")
         try:
             found = self._router.route(self, request.address, to_shared(request.address))
         except NoSuchService:
@@ -404,7 +418,8 @@ class GsbSession(GsbParty):
         journal = self._router.journal
         if journal is None:
             return None
-        name = to_shared(request.address) or request.address
+        # An address below a registered prefix may be of any length, and the call may stay open for hours.
+        name = to_shared(request.address) or request.address[:MAX_CACHED_LENGTH]
         return journal.now(), len(request.data), name
 
     def _reply(self, frame: bytes, body: bytes) -> None:
