@@ -75,6 +75,8 @@ def test_a_second_busy_listener_leaves_nothing_of_the_first_behind(tmp_path):
         ("tcp://127.0.0.1:99999", "bad address"),
         ("zzz+tcp://127.0.0.1:0", "unknown protocol 'zzz'"),
         ("tls://127.0.0.1:0", "needs cert"),
+        ("tcp://127.0.0.1:0?cert=/absent.pem", "needs cert"),
+        ("tcp://127.0.0.1:0?ca=/absent.pem", "needs cert"),
         ("tls://127.0.0.1:0?cert=/absent.pem&key=/absent.key", "TLS file not found: /absent.pem"),
         ("unix:relative.sock", "absolute"),
         ("unix:/absent-folder/node.sock", "No such file or directory"),

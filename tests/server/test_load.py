@@ -7,6 +7,7 @@ import pytest
 from polybus.errors import ConfigError
 from polybus.server.config import DEFAULT_LISTEN, Capture, Config
 from polybus.server.load import SETTINGS, load
+from polybus.transports.url import Address, parse_address
 
 
 @pytest.fixture
@@ -63,10 +64,33 @@ def test_an_empty_data_folder_means_none(write):
     assert load(flags={"data": ""}).config.data is None
 
 
-def test_gsb_url_adds_a_pinned_listener_to_those_that_are_there():
-    effective = load(env={"GSB_URL": "tcp://127.0.0.1:7464"})
-    assert effective.config.listen == (DEFAULT_LISTEN, "gsb+tcp://127.0.0.1:7464")
+@pytest.mark.parametrize(
+    ("url", "listener"),
+    [
+        ("tcp://127.0.0.1:7464", "gsb+tcp://127.0.0.1:7464"),
+        ("tcp://127.0.0.1", "gsb+tcp://127.0.0.1:7464"),
+        ("127.0.0.1:1234", "gsb+tcp://127.0.0.1:1234"),
+        ("gsb+tcp://[::1]:0", "gsb+tcp://[::1]:0"),
+        ("unix:/tmp/x.sock", "gsb+unix:///tmp/x.sock"),
+        ("unix:///tmp/x.sock", "gsb+unix:///tmp/x.sock"),
+    ],
+)
+def test_gsb_url_adds_a_pinned_listener_to_those_that_are_there(url, listener):
+    effective = load(env={"GSB_URL": url})
+    assert effective.config.listen == (DEFAULT_LISTEN, listener)
     assert effective.origins["listen"] == "default + GSB_URL"
+
+
+def test_gsb_url_keeps_the_files_of_a_tls_listener():
+    effective = load(env={"GSB_URL": "tls://127.0.0.1:1?cert=/a b.pem&key=/k.pem"})
+    options = {"cert": "/a b.pem", "key": "/k.pem"}
+    address = parse_address(effective.config.listen[1])
+    assert address == Address("tls", "127.0.0.1", 1, "", "gsb", options)
+
+
+def test_a_gsb_url_that_is_none_is_named():
+    with pytest.raises(ConfigError, match="GSB_URL: bad address 'http://x'"):
+        load(env={"GSB_URL": "http://x"})
 
 
 def test_gsb_ping_timeout_is_honoured_and_our_own_name_wins():

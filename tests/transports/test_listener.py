@@ -248,6 +248,15 @@ async def test_nobody_listening_is_one_clear_error():
         await dial(parse_address("tcp://127.0.0.1:1"), Connections(SystemClock()), Collect)
 
 
+@pytest.mark.parametrize("url", ["tcp://a..b:1", "tls://" + "a" * 300 + ":1", "unix:///a\0b"])
+async def test_a_name_that_no_host_and_no_file_can_have_is_one_clear_error(url):
+    address = parse_address(url)
+    with pytest.raises(PeerUnavailable, match="cannot connect to"):
+        await dial(address, Connections(SystemClock()), Collect)
+    with pytest.raises(ConfigError, match="cannot listen on"):
+        await Listener(address, Connections(SystemClock()), Collect).start()
+
+
 # -- memory --
 
 

@@ -117,8 +117,9 @@ class Call(Carried):
         self.watched: Any = None  # what the journal and captures have noted of it
 
     def forget_payload(self) -> None:
-        """Let the payload go once it was passed on: a call may stay open for hours, and there may be many."""
+        """Let the contents go once they were passed on: a call may stay open for hours, and there may be many."""
         self._payload = self.frame = b""
+        self.headers = NO_HEADERS
 
 
 class Reply(Carried):

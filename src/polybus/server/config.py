@@ -28,6 +28,7 @@ class Limits:
     memory_budget: Bytes = 1 * GIB  # of all peers together; beyond it the largest holder is cut
     forward_timeout: Seconds = 30  # a call waits this long for room at its service, then it fails
     write_timeout: Seconds = 30  # a peer that takes nothing for so long is closed
+    slow_subscriber: Literal["drop", "disconnect"] = "drop"  # what a full queue costs it
     first_byte: Seconds = 300  # a new peer may be silent; some are until their first heartbeat
     decide: Seconds = 5  # from the first byte until the protocol must be known
     names: int = 100_000  # services, and as many subscriptions, of one connection

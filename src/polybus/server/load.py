@@ -14,9 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urlencode
 
 from polybus.errors import ConfigError
 from polybus.model.units import Unit
+from polybus.protocols.gsb.client import parse_url as parse_gsb_url
 from polybus.server.config import Config
 
 PREFIX: Final = "POLYBUS_"
@@ -232,8 +234,13 @@ def _table(cls: Any, raw: Mapping[str, object]) -> object:
 
 
 def _pinned_to_gsb(url: str) -> str:
-    """The address that GSB clients were given, as a listener that speaks only GSB."""
-    return url if url.startswith("gsb+") else "gsb+" + url
+    """The address that GSB clients were given, in all forms they take it in, as a listener that speaks only GSB."""
+    try:
+        address, _hash = parse_gsb_url(url.removeprefix("gsb+"))
+    except ConfigError as exc:
+        raise ConfigError(f"{GSB_URL}: {exc.text}") from exc
+    options = urlencode(address.options)
+    return f"gsb+{address}?{options}" if options else f"gsb+{address}"
 
 
 def _build(cls: type[Any], prefix: str, values: Mapping[str, object]) -> Any:

@@ -82,7 +82,11 @@ class Node:
         limits = self.config.limits
         self.connections = Connections(
             self.clock,
-            Bounds(pending_bytes=limits.pending_bytes, write_timeout=limits.write_timeout),
+            Bounds(
+                pending_bytes=limits.pending_bytes,
+                write_timeout=limits.write_timeout,
+                slow_subscriber=limits.slow_subscriber,
+            ),
             Budget(limits.memory_budget),
         )
         self.recording = Recording(self.router, self.topics, self.config)
@@ -281,7 +285,9 @@ class Node:
 
     def _listener(self, address: Address) -> Listener:
         options = address.options
-        if address.scheme == "tls" and not (options.get("cert") and options.get("key")):
+        if (options or address.scheme == "tls") and not (
+            options.get("cert") and options.get("key")
+        ):
             raise ConfigError(f"bad address {address}: a TLS listener needs cert=… and key=…")
         tls = server_context(**options) if options else None
         factory = self._session_factory(address.pin)

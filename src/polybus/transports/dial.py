@@ -60,7 +60,8 @@ async def dial(
             )
             _tune(transport.get_extra_info("socket"))
             return opened
-    except (OSError, ssl.SSLError, TimeoutError) as exc:
+    except (OSError, ssl.SSLError, TimeoutError, ValueError) as exc:
+        # A ValueError is a name that no host and no file can have.
         raise PeerUnavailable(f"cannot connect to {address}: {str(exc) or 'timed out'}") from exc
 
 

@@ -162,7 +162,7 @@ def bind_tcp(address: Address) -> socket.socket:
         )
         family, kind, proto, _name, where = found[0]
         sock = socket.socket(family, kind, proto)
-    except (OSError, UnicodeError) as exc:  # a name that no host can have is a UnicodeError
+    except (OSError, ValueError) as exc:  # a name that no host can have is a UnicodeError
         reason = getattr(exc, "strerror", None) or exc
         raise ConfigError(f"cannot listen on {address}: {reason}") from exc
     try:
@@ -190,9 +190,10 @@ def bind_unix(address: Address) -> socket.socket:
             _unlink_stale(path)
         sock.bind(path)
         sock.listen(BACKLOG)
-    except OSError as exc:
+    except (OSError, ValueError) as exc:  # a path that no file can have is a ValueError
         sock.close()
-        raise ConfigError(f"cannot listen on {address}: {exc.strerror or exc}") from exc
+        reason = getattr(exc, "strerror", None) or exc
+        raise ConfigError(f"cannot listen on {address}: {reason}") from exc
     return sock
 
 

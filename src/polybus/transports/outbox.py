@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from enum import IntFlag
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
@@ -25,6 +25,7 @@ class Bounds:
     share_bytes: int = 16 * MiB  # what one sender may have waiting at one congested peer
     high_water: int = 1 * MiB  # above it a queue counts as congested and is accounted per sender
     write_timeout: float = 30.0  # a congested peer that takes nothing for so long is cut
+    slow_subscriber: Literal["drop", "disconnect"] = "drop"  # if its queue is full
 
 
 class Transport(Protocol):
@@ -187,6 +188,13 @@ class Outbox:
         self._transport.write(data)
         self._charge(size)
         return True
+
+    def offer_publication(self, data: bytes, sender: int) -> bool:
+        """The same for what nobody waits for: the peer loses it, or its connection, as the setting says."""
+        taken = self.offer(data, sender)
+        if not taken and self._bounds.slow_subscriber == "disconnect":
+            self.abort("slow subscriber")
+        return taken
 
     def _write_congested(self, data: bytes) -> None:
         # Answers to a peer that does not read them: first stop reading its requests, then cut it.

@@ -15,12 +15,17 @@ from polybus.errors import (
     CallTimeout,
     ConfigError,
     ConnectionLost,
+    LimitExceeded,
     PeerUnavailable,
     Refused,
     ServiceFailed,
+    SlowConsumer,
 )
+from polybus.protocols.gsb import client as gsb_client
+from polybus.protocols.gsb import link
 from polybus.protocols.gsb.client import GsbClient, parse_url
 from polybus.protocols.gsb.local import LocalRouter, Request
+from polybus.protocols.gsb.wire import CallReply, CallRequest, encode_call
 from polybus.server import Config, Node
 from polybus.transports.tls import certificate_hash
 from tests.protocols.gsb.scenarios import SCENARIOS, Scenario, echo
@@ -106,6 +111,108 @@ async def test_calls_under_way_fail_when_the_connection_ends(folder):
         await service.close()
         await caller.close()
     await node.stop()
+
+
+async def test_what_no_frame_takes_is_refused_and_the_connection_stays(folder):
+    config = Config(listen=(f"unix://{folder}/s",), data=folder / "data")
+
+    async def large(request: Request) -> bytes:
+        return bytes(5000)
+
+    async with (
+        Node(config),
+        GsbClient(f"unix:{folder}/s", max_frame=4096) as service,
+        GsbClient(f"unix:{folder}/s", max_frame=4096) as caller,
+    ):
+        await service.bind("/large", large)
+        with pytest.raises(LimitExceeded) as refused:
+            await caller.call("/large", bytes(4096))
+        assert refused.value.limit == 4096
+        with pytest.raises(LimitExceeded):
+            await caller.push("/large", bytes(4096))
+        with pytest.raises(Refused, match="bytes in one frame"):
+            await caller.call("/large", b"")
+        fits = 4096 - 4 - len(encode_call(CallRequest("local", "/large", "1" * 16, b""))) - 10
+        with pytest.raises(Refused, match="bytes in one frame"):
+            await caller.call("/large", bytes(fits))
+
+
+async def test_a_refused_subscription_does_not_come_back_with_the_next_connection(folder):
+    config = Config(listen=(f"unix://{folder}/s",), data=folder / "data")
+    async with Node(config) as node, GsbClient(f"unix:{folder}/s") as client:
+        with pytest.raises(Refused):
+            await client.subscribe("t" * 5000, lambda who, topic, data: None)
+        asked = asyncio.create_task(client.subscribe("lost", lambda who, topic, data: None))
+        await asyncio.sleep(0)
+        for connection in tuple(node.connections.open):
+            connection.outbox.abort("test")
+        with pytest.raises(ConnectionLost):
+            await asked
+        await client.ready(5)
+        assert node.router.subscribed("gsb") == 0
+
+
+async def test_a_subscriber_that_raises_harms_nobody_else(folder, caplog):
+    config = Config(listen=(f"unix://{folder}/s",), data=folder / "data")
+    came: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def broken(who: str, topic: str, data: bytes) -> None:
+        raise ValueError("not this")
+
+    async with Node(config), GsbClient(f"unix:{folder}/s") as client:
+        await client.subscribe("news", broken)
+        await client.subscribe("news", lambda who, topic, data: came.put_nowait(data))
+        await client.broadcast("news", b"1")
+        await client.broadcast("news", b"2")
+        async with asyncio.timeout(5):
+            assert [await came.get(), await came.get()] == [b"1", b"2"]
+        assert client.connected
+    assert "a subscriber of news raised" in caplog.text
+
+
+async def test_a_stream_that_nobody_reads_ends_instead_of_filling_the_memory(monkeypatch):
+    monkeypatch.setattr(link, "MAX_UNREAD_BYTES", 1000)
+    replies = link.Replies("1")
+    for number in range(5):
+        replies.put(CallReply("1", 0, True, bytes([number]) * 400))
+    assert [(await replies.next()).data[0] for _ in range(2)] == [0, 1]
+    with pytest.raises(SlowConsumer) as ended:
+        await replies.next()
+    assert ended.value.pending_bytes == 1200
+
+
+async def test_a_drain_ends_though_a_handler_does_not(folder, monkeypatch):
+    monkeypatch.setattr(gsb_client, "FINISH_TIMEOUT", 0.05)
+    config = Config(listen=(f"unix://{folder}/s",), data=folder / "data")
+    asked = asyncio.Event()
+
+    async def never(request: Request) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        return b""
+
+    async with Node(config), GsbClient(f"unix:{folder}/s") as caller:
+        service = GsbClient(f"unix:{folder}/s")
+        await service.open()
+        await service.bind("/never", never)
+        call = asyncio.create_task(caller.call("/never", b""))
+        await asked.wait()
+        async with asyncio.timeout(5):
+            await service.drain()
+        with pytest.raises(ServiceFailed):
+            await call
+
+
+async def test_a_drain_without_a_connection_waits_for_none(folder):
+    node = Node(Config(listen=(f"unix://{folder}/s",), data=folder / "data"))
+    await node.start()
+    client = GsbClient(f"unix:{folder}/s")
+    await client.open()
+    await client.bind("/a", echo)
+    await client.bind("/b", echo)
+    await node.stop()
+    async with asyncio.timeout(5):
+        await client.drain()
 
 
 async def test_nobody_there_is_one_clear_error():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from polybus.core.endpoint import Identity
@@ -643,7 +645,7 @@ def test_a_slow_subscriber_loses_broadcasts_which_are_counted_and_the_others_los
 
 
 def test_a_slow_subscriber_is_disconnected_where_the_operator_says_so(make_bus):
-    bus = make_bus(bounds=SMALL, options=GsbOptions(slow_subscriber="disconnect"))
+    bus = make_bus(bounds=replace(SMALL, slow_subscriber="disconnect"))
     slow, publisher = bus.client(), bus.client()
     subscribe(slow, "t")
     slow.tap.stuck = True
@@ -715,6 +717,37 @@ def test_an_address_of_unusual_length_is_routed_and_not_kept(bus):
     assert isinstance(session, GsbSession)
     assert not session.call_templates
     assert [*session._recipients] == [b"short"]
+
+
+def test_names_and_ids_that_would_fill_the_memory_are_refused(bus, service):
+    client = bus.client()
+    assert register(client, "/n" * 2048) == OK
+    assert register(client, "/n" * 2048 + "x") == BAD_REQUEST
+    client.say(Kind.SUBSCRIBE_REQUEST, encode_name("t" * 4097))
+    ((kind, body),) = client.frames()
+    assert (kind, parse_code(body)[0]) == (Kind.SUBSCRIBE_REPLY, BAD_REQUEST)
+    call(client, "/svc", "i" * 1024)
+    assert [r.request_id for r in requests(service)] == ["i" * 1024]
+    for size in (1025, 1025):
+        client = bus.client()
+        call(client, "/svc", "i" * size)
+        assert client.closed
+    assert requests(service) == []
+    greeted = bus.client()
+    greeted.say(Kind.HELLO, encode_hello("me", "1", bytes(1024)))
+    assert not greeted.closed
+    greedy = bus.client()
+    greedy.say(Kind.HELLO, encode_hello("me", "1", bytes(1025)))
+    assert greedy.closed
+
+
+def test_an_address_of_many_segments_does_not_hold_the_node(bus, service):
+    caller = bus.client()
+    call(caller, "/svc" + "/" * 1_000_000, "1")
+    assert len(requests(service)) == 1
+    call(caller, "/" * 1_000_000, "2")
+    ((reply),) = replies(caller)
+    assert (reply.request_id, reply.code) == ("2", BAD_REQUEST)
 
 
 def test_a_service_that_never_answers_does_not_fill_the_memory(bus, service, monkeypatch):

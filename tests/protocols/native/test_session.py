@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -596,6 +598,48 @@ def test_what_waits_for_room_is_bounded(monkeypatch):
         caller.say(wire.CALL, ident, "s", b"x" * 400)
     assert Status.STALLED in {frame.arg for frame in caller.heard()}
     assert not service.closed
+
+
+def test_what_waits_for_room_counts_as_held_by_the_connection_until_it_is_gone():
+    room = Room(bounds=SMALL, settings=Settings(forward_timeout=5))
+    service, _caller = stalled(room)
+    outbox = service.connection.outbox
+    assert outbox.held_bytes > outbox.pending_bytes + 700
+    room.pass_time(1)
+    assert room.connections.budget.held == outbox.held_bytes
+    room.pass_time(5)
+    assert outbox.held_bytes == outbox.pending_bytes
+
+
+def test_small_calls_that_wait_count_for_more_than_their_frames(monkeypatch):
+    monkeypatch.setattr("polybus.protocols.native.held.MAX_HELD_BYTES", 100_000)
+    room = Room(bounds=SMALL)
+    _service, caller = stalled(room)
+    caller.heard()
+    for ident in range(10, 1010):  # all their frames together have a quarter of those bytes
+        caller.say(wire.CALL, ident, "s")
+    refused = [frame for frame in caller.heard() if frame.arg == Status.STALLED]
+    assert 800 < len(refused) < 1000
+
+
+def test_headers_of_a_call_are_not_kept_while_its_answer_is_awaited():
+    room = Room()
+    service, caller = room.connect(), room.connect()
+    service.serve("s")
+    caller.say(wire.CALL, 1, "s", meta={"headers": {"k": "v"}})
+    assert wire.parse_headers(service.one().meta) == {"k": "v"}
+    (call,) = next(e.calls_made for e in room.router.endpoints if e.calls_made)
+    assert (call.headers, call.payload) == ({}, b"")
+
+
+def test_a_subscriber_that_does_not_read_is_cut_where_the_operator_says_so():
+    room = Room(bounds=replace(SMALL, slow_subscriber="disconnect"))
+    reader, writer = room.connect(), room.connect()
+    reader.ask(wire.SUBSCRIBE, 1, "a")
+    reader.tap.stuck = True
+    for ident in range(1, 12):
+        writer.ask(wire.PUBLISH, ident, "a", b"x" * 400)
+    assert reader.closed
 
 
 def test_a_subscriber_that_does_not_read_loses_and_is_counted():

@@ -7,6 +7,7 @@ way when a connection ended fails with `ConnectionLost` and is never sent twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -41,7 +42,6 @@ from polybus.protocols.gsb.wire import (
     CallRequest,
     Kind,
     encode_broadcast,
-    encode_call,
     encode_hello,
     encode_name,
 )
@@ -58,6 +58,7 @@ DEFAULT_PORT: Final = 7464
 DEFAULT_URL: Final = "unix:/tmp/yagna.sock"  # what the original's programs agree on
 CONNECT_TIMEOUT: Final = 3.0  # as the original client
 REQUEST_TIMEOUT: Final = 30.0
+FINISH_TIMEOUT: Final = 10.0  # for calls that are being served, as a node's own drain
 MAX_FRAME: Final = 64 * MiB
 UNKNOWN: Final = "endpoint address not found"
 
@@ -121,8 +122,12 @@ class GsbClient:
     async def drain(self) -> None:
         """Give the names up, finish the calls that are being served, then close."""
         for address in self.local.addresses:
-            await self.unbind(address)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._link is None:
+                break  # the names went with the connection
+            with contextlib.suppress(ConnectionLost, CallTimeout):
+                await self.unbind(address)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=FINISH_TIMEOUT)
         await self.close()
 
     async def __aenter__(self) -> Self:
@@ -235,7 +240,7 @@ class GsbClient:
 
         Raises:
             NoSuchService, Refused (the service says bad request), ServiceFailed (also when it answers with a
-            stream), CallTimeout, ConnectionLost, PeerUnavailable.
+            stream), CallTimeout, ConnectionLost, PeerUnavailable, LimitExceeded.
         """
         parts: list[bytes] = []
         async for part in self.call_streaming(address, data, caller=caller, timeout=timeout):
@@ -247,7 +252,10 @@ class GsbClient:
     async def call_streaming(
         self, address: str, data: bytes, *, caller: str = "local", timeout: float | None = None
     ) -> AsyncIterator[bytes]:
-        """Call a service and read its reply part by part; `timeout` is for the whole of it. Raises as `call`."""
+        """Call a service and read its reply part by part; `timeout` is for the whole of it.
+
+        Raises as `call`, and SlowConsumer when too many parts wait to be read.
+        """
         until = None if timeout is None else asyncio.get_running_loop().time() + timeout
         handler = self.local.find(address)
         if handler is not None:
@@ -278,7 +286,7 @@ class GsbClient:
             return
         link = await self._ready(REQUEST_TIMEOUT)
         request = CallRequest(caller, address, str(secrets.randbits(53)), data, no_reply=True)
-        link.send(Kind.CALL_REQUEST, encode_call(request))
+        link.push(request)
 
     # -- broadcasts --
 
@@ -291,10 +299,14 @@ class GsbClient:
         subscribers = self._subscribers.setdefault(topic, [])
         subscribers.append(subscriber)
         if len(subscribers) == 1:
-            code, message = await self._ask(Kind.SUBSCRIBE_REQUEST, encode_name(topic))
-            if code != OK:
+            try:
+                code, message = await self._ask(Kind.SUBSCRIBE_REQUEST, encode_name(topic))
+                if code != OK:
+                    raise Refused(message or f"code {code}")
+            except PolybusError:
+                # Nobody was told that it stands, so it must not come back with the next connection.
                 del self._subscribers[topic]
-                raise Refused(message or f"code {code}")
+                raise
 
     async def unsubscribe(self, topic: str, subscriber: Subscriber) -> None:
         """Stop passing broadcasts to `subscriber`."""
@@ -328,7 +340,11 @@ class GsbClient:
 
     def broadcast_came(self, caller: str, topic: str, data: bytes) -> None:
         for subscriber in tuple(self._subscribers.get(topic, ())):
-            subscriber(caller, topic, data)
+            try:
+                subscriber(caller, topic, data)
+            except Exception:
+                # A mistake of the program's own must not end the connection and all that waits on it.
+                log.exception("a subscriber of %s raised", topic)
 
     def link_ended(self, link: Link) -> None:
         if link is self._link:
@@ -377,11 +393,9 @@ async def _answered(pending: asyncio.Future[tuple[int, str]]) -> tuple[int, str]
 async def _next(replies: Replies, until: float | None, address: str) -> CallReply:
     try:
         async with asyncio.timeout_at(until):
-            reply = await replies.queue.get()
+            reply = await replies.next()
     except TimeoutError as exc:
         raise CallTimeout(f"{address} did not answer in time") from exc
-    if reply is None:
-        raise ConnectionLost(f"the connection ended before {address} answered")
     if reply.code != OK:
         raise _failure(address, reply)
     return reply

@@ -9,9 +9,16 @@ import asyncio
 from collections import deque
 from typing import Final, Protocol
 
-from polybus.errors import ConnectionLost, RemoteProtocolError
+from polybus.errors import (
+    ConnectionLost,
+    LimitExceeded,
+    PolybusError,
+    RemoteProtocolError,
+    SlowConsumer,
+)
 from polybus.protocols.gsb.wire import (
     CURRENT,
+    MAX_ENVELOPE,
     CallReply,
     CallRequest,
     Kind,
@@ -22,8 +29,10 @@ from polybus.protocols.gsb.wire import (
     parse_code,
     parse_reply,
 )
-from polybus.transports.outbox import Outbox
+from polybus.transports.outbox import MiB, Outbox
 from polybus.transports.pieces import Pieces
+
+MAX_UNREAD_BYTES: Final = 64 * MiB  # parts of one streamed reply, as one frame may have
 
 _REPLY_KINDS: Final = {
     Kind.REGISTER_REQUEST: Kind.REGISTER_REPLY,
@@ -43,13 +52,36 @@ class Owner(Protocol):
 
 
 class Replies:
-    """The replies to one call as they come; None in the queue says that the connection has ended."""
+    """The replies to one call as they come, and at last the error that ended it early."""
 
-    __slots__ = ("queue", "request_id")
+    __slots__ = ("_queue", "_unread", "request_id")
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
-        self.queue: asyncio.Queue[CallReply | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[CallReply | PolybusError] = asyncio.Queue()
+        self._unread = 0
+
+    def put(self, reply: CallReply) -> None:
+        """Add one; a stream that nobody reads ends instead of filling the memory."""
+        if self._unread > MAX_UNREAD_BYTES:
+            return  # it has failed already
+        self._unread += len(reply.data)
+        if self._unread > MAX_UNREAD_BYTES and reply.partial:
+            self.fail(SlowConsumer("parts of a reply were not read in time", self._unread))
+        else:
+            self._queue.put_nowait(reply)
+
+    def fail(self, error: PolybusError) -> None:
+        """Nothing more will come."""
+        self._queue.put_nowait(error)
+
+    async def next(self) -> CallReply:
+        """The oldest one, waiting for it; raises the error that was put in its place."""
+        reply = await self._queue.get()
+        if isinstance(reply, PolybusError):
+            raise reply
+        self._unread -= len(reply.data)
+        return reply
 
 
 class Link:
@@ -95,14 +127,14 @@ class Link:
         pass
 
     def connection_lost(self, exc: Exception | None) -> None:
-        lost = ConnectionLost("the connection to the router ended")
+        lost = _lost()
         for waiting in self._waiting.values():
             for future in waiting:
                 if not future.done():
                     future.set_exception(lost)
             waiting.clear()
         for replies in self._calls.values():
-            replies.queue.put_nowait(None)
+            replies.fail(lost)
         self._drained.set()
         self.ended.set()
         self._owner.link_ended(self)
@@ -116,7 +148,7 @@ class Link:
                 reply = parse_reply(body)
                 replies = self._calls.get(reply.request_id)
                 if replies is not None:
-                    replies.queue.put_nowait(reply)
+                    replies.put(reply)
             case Kind.CALL_REQUEST:
                 self._owner.request_came(self, parse_call(body))
             case Kind.BROADCAST_REQUEST:
@@ -142,30 +174,54 @@ class Link:
         """Send a request whose reply has no id."""
         future: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         if self.ended.is_set():
-            future.set_exception(ConnectionLost("the connection to the router ended"))
+            future.set_exception(_lost())
         else:
             self._waiting[_REPLY_KINDS[kind]].append(future)
             self.send(kind, body)
         return future
 
     def call(self, request: CallRequest) -> Replies:
-        replies = Replies(request.request_id)
-        self._calls[request.request_id] = replies
+        """Send a call whose replies are wanted.
+
+        Raises:
+            LimitExceeded: no frame takes it.
+            ConnectionLost.
+        """
         if self.ended.is_set():
-            replies.queue.put_nowait(None)
-        else:
-            self.send(Kind.CALL_REQUEST, encode_call(request))
+            raise _lost()
+        replies = Replies(request.request_id)
+        self.push(request)
+        self._calls[request.request_id] = replies
         return replies
+
+    def push(self, request: CallRequest) -> None:
+        """Send a call; raises LimitExceeded."""
+        body = encode_call(request)
+        self._check_size(body)
+        self.send(Kind.CALL_REQUEST, body)
 
     def forget(self, replies: Replies) -> None:
         self._calls.pop(replies.request_id, None)
 
     def reply(self, request_id: str, code: int, data: bytes, partial: bool = False) -> None:
+        """Send a reply, or a part of one; raises LimitExceeded."""
+        body = encode_reply(request_id, code, data, partial)
+        self._check_size(body)
         if not self.ended.is_set():
-            self.send(Kind.CALL_REPLY, encode_reply(request_id, code, data, partial))
+            self.send(Kind.CALL_REPLY, body)
+
+    def _check_size(self, body: bytes) -> None:
+        # A router closes the connection over it, and with it end all other calls.
+        size = len(body) + MAX_ENVELOPE
+        if size > self._max_frame:
+            raise LimitExceeded("bytes in one frame", limit=self._max_frame, actual=size)
 
     async def room(self) -> None:
         """Wait until the connection takes more."""
         while self.outbox.congested:
             self._drained.clear()
             await self._drained.wait()
+
+
+def _lost() -> ConnectionLost:
+    return ConnectionLost("the connection to the router ended")

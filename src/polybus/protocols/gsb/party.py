@@ -293,16 +293,15 @@ class GsbParty(Endpoint):
                 self.outbox.write(frame)
             elif not self.outbox.offer(frame, sender.id):
                 request = parse_call(body)
-                if not request.no_reply:
+                if request.no_reply:
+                    self.traffic.dropped += 1
+                else:
                     sender.stall(self, request.request_id)
 
     def _offer_publication(self, frame: bytes, sender: int) -> bool:
-        if self.outbox.offer(frame, sender):
-            return True
-        self.traffic.dropped += 1
-        if self._room.options.slow_subscriber == "disconnect":
-            self.outbox.abort("slow subscriber")
-        return False
+        taken = self.outbox.offer_publication(frame, sender)
+        self.traffic.dropped += not taken
+        return taken
 
     def send_reply(self, request_id: str, code: int, data: bytes, partial: bool = False) -> None:
         """Queue a reply to a call that this client made."""

@@ -30,7 +30,6 @@ class GsbOptions:
     max_frame: int = 64 * 1024 * 1024
     ping_timeout: float = 60.0  # silent for so long: pinged; for twice as long: closed
     forward_timeout: float = 30.0  # as the original program
-    slow_subscriber: str = "drop"  # or "disconnect"
 
 
 class GsbRoom:

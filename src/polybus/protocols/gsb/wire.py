@@ -42,6 +42,9 @@ CONFLICT: Final = 409
 SERVICE_FAILURE: Final = 500
 
 LEGACY_OFFSET: Final = 2
+MAX_ENVELOPE: Final = (
+    10  # bytes around the inner message: four of length, the tag, a varint of five
+)
 MAX_KIND: Final = 15
 
 

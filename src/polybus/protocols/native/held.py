@@ -6,12 +6,13 @@ its callers, and its callers always hear of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Final
 
 from polybus.model.message import Call
 
 MAX_HELD_BYTES: Final = 16 * 1024 * 1024  # as much as one sender may have waiting in a queue
+CALL_COST: Final = 600  # bytes that a call takes here beside its frame
 
 
 class HeldCalls:
@@ -24,14 +25,16 @@ class HeldCalls:
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        """What they take in bytes."""
+        return self._bytes
 
     def hold(self, call: Call, frame: bytes, until: float) -> bool:
         """Keep a call; False when there is no room for it here either."""
-        if self._bytes + len(frame) > MAX_HELD_BYTES:
+        size = len(frame) + CALL_COST
+        if self._bytes and self._bytes + size > MAX_HELD_BYTES:
             return False
         self._waiting.append((until, call, frame))
-        self._bytes += len(frame)
+        self._bytes += size
         return True
 
     def retry(self, offer: Callable[[bytes, int], bool]) -> None:
@@ -51,4 +54,16 @@ class HeldCalls:
             for entry in self._waiting
             if (entry[1].open or not entry[1].wants_reply) and wanted(*entry)
         ]
-        self._bytes = sum(len(frame) for _until, _call, frame in self._waiting)
+        self._bytes = sum(len(frame) + CALL_COST for _until, _call, frame in self._waiting)
+
+
+class Kept:
+    """All that a session keeps, counted when the node looks (`Outbox.input`)."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, *parts: Sized) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))

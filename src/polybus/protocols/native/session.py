@@ -24,7 +24,7 @@ from polybus.model.message import NO_HEADERS, Call, Publication, Reply, Status
 from polybus.model.record import Delivery
 from polybus.protocols.native import wire
 from polybus.protocols.native.durable import Durable
-from polybus.protocols.native.held import HeldCalls
+from polybus.protocols.native.held import HeldCalls, Kept
 from polybus.protocols.native.names import WIRE, to_pattern, to_service
 from polybus.protocols.native.questions import ask
 from polybus.protocols.native.settings import DEFAULTS, Settings
@@ -236,10 +236,12 @@ class NativeSession(Endpoint):
             name = publication.topic if publication.name is None else publication.name
             meta = wire.encode_headers(publication.headers)
             frame = wire.encode(wire.PUBLICATION, 0, name, publication.payload, meta=meta)
-        if len(frame) > self._max_peer_frame or not self._take(frame, publication.publisher):
-            self.traffic.dropped += 1
-            return False
-        return True
+        source = publication.publisher
+        fits = len(frame) <= self._max_peer_frame
+        if fits and self._take(frame, source, self.outbox.offer_publication):
+            return True
+        self.traffic.dropped += 1
+        return False
 
     def deliver_record(self, delivery: Delivery) -> None:
         self.durable().deliver(delivery)
@@ -281,7 +283,9 @@ class NativeSession(Endpoint):
             self._durable = Durable(self, self._topics)
         return self._durable
 
-    def _take(self, frame: bytes, source: Endpoint) -> bool:
+    def _take(
+        self, frame: bytes, source: Endpoint, offer: Callable[[bytes, int], bool] | None = None
+    ) -> bool:
         """Queue a frame that another party gave rise to; False when there is no room for it."""
         if (
             isinstance(source, NativeSession)
@@ -290,7 +294,7 @@ class NativeSession(Endpoint):
         ):
             source.batch.add(self, frame)
             return True
-        if not self.outbox.offer(frame, source.id):
+        if not (offer or self.outbox.offer)(frame, source.id):
             return False
         traffic = self.traffic
         traffic.messages_out += 1
@@ -475,6 +479,7 @@ class NativeSession(Endpoint):
     def _hold(self, call: Call, frame: bytes) -> None:
         if self._held is None:
             self._held = HeldCalls()
+            self.outbox.input = Kept(self._frames, self._held)
             self.outbox.on_drained = self._retry_held
         until = self.router.clock.monotonic() + self._settings.forward_timeout
         if not self._held.hold(call, frame, until):

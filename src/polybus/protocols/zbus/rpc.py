@@ -194,9 +194,9 @@ class RpcTopic(Endpoint):
             text = b"the payload is larger than a Zbus message may be"
             self.room.router.fail(call, Status.TOO_LARGE, text)
             return
-        call.forget_payload()
         ident = new_id()
         head = self.room.bridge_head(self.name, call.headers, body)
+        call.forget_payload()
         if call.wants_reply:
             self.bridged[ident] = call
         if not self.call(RpcCall(self.name, head, ident, body, None, call)):
