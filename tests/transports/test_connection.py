@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -117,3 +118,75 @@ def test_who_went_in_the_middle_of_a_round_gets_no_tick(connections, clock):
             peer.hang_up()
     connections.tick(clock.advance(0.1), 1, 2)
     assert len(ticked) == sum(session.ticks for _peer, session in peers) == 2
+
+
+class Laborious:
+    """A session to which each byte is work."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.pieces: list[bytes] = []
+        self.ms_per_byte = 1.1
+        self.outbox: Outbox
+
+    def connection_made(self, outbox: Outbox) -> None:
+        self.outbox = outbox
+
+    def data_received(self, data: bytes) -> None:
+        self.pieces.append(data)
+        self.clock.advance(len(data) * self.ms_per_byte / 1000)
+
+    def eof_received(self) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    def tick(self, now: float) -> None: ...
+
+
+@pytest.fixture
+def laborious(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> tuple[Peer, Laborious]:
+    monkeypatch.setattr(module, "LEAST_PIECE", 4)
+    session = Laborious(clock)
+    connections = Connections(clock, first_piece=40)
+    return Peer(connections, lambda connection: session), session
+
+
+async def test_input_that_takes_long_is_handled_in_turns_with_the_others(laborious):
+    peer, session = laborious
+    data = bytes(range(100))
+    peer.connection.data_received(data)
+    assert [len(piece) for piece in session.pieces] == [40]
+    assert not peer.tap.reading
+    turns = 1
+    while not peer.tap.reading:
+        before = len(session.pieces)
+        await asyncio.sleep(0)
+        turns += 1
+        assert sum(map(len, session.pieces[before:])) <= 18, "ten milliseconds, and one more piece"
+    assert b"".join(session.pieces) == data
+    assert turns >= 4
+
+
+async def test_input_that_comes_while_others_have_their_turn_keeps_its_order(laborious):
+    peer, session = laborious
+    peer.connection.data_received(bytes(50))
+    peer.connection.data_received(b"last")
+    while not peer.tap.reading:
+        await asyncio.sleep(0)
+    assert b"".join(session.pieces) == bytes(50) + b"last"
+
+
+async def test_input_that_takes_no_time_comes_in_ever_larger_pieces(laborious):
+    peer, session = laborious
+    session.ms_per_byte = 0.0
+    peer.connection.data_received(bytes(100))
+    peer.connection.data_received(bytes(100))
+    assert [len(piece) for piece in session.pieces] == [40, 60, 80, 20]
+    assert peer.tap.reading
+
+
+async def test_input_that_waits_for_its_turn_goes_with_its_connection(laborious):
+    peer, session = laborious
+    peer.connection.data_received(bytes(100))
+    session.outbox.close("enough")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [len(piece) for piece in session.pieces] == [40]

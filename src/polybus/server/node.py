@@ -34,7 +34,7 @@ from polybus.storage.engine import EmbeddedEngine
 from polybus.transports.connection import Connection, Connections, SessionFactory
 from polybus.transports.listener import Listener
 from polybus.transports.memory import connect_memory
-from polybus.transports.outbox import Bounds, Budget
+from polybus.transports.outbox import Bounds, Budget, KiB
 from polybus.transports.session import Session
 from polybus.transports.sniff import Patience, Rule, Sniffer
 from polybus.transports.tls import server_context
@@ -46,6 +46,7 @@ TICK: Final = 0.1  # seconds; how late a call's deadline may be noticed
 SESSION_TICKS: Final = 10  # sessions count in seconds, so each gets every tenth tick
 SESSION_TURNS: Final = 5  # in which a tick goes through its part of the sessions
 DRAIN_POLL: Final = 0.02
+FIRST_PIECE: Final = 64 * KiB  # of a new peer's input, at once: some 5,000 small frames
 
 
 class Node:
@@ -88,6 +89,7 @@ class Node:
                 slow_subscriber=limits.slow_subscriber,
             ),
             Budget(limits.memory_budget),
+            FIRST_PIECE,
         )
         self.recording = Recording(self.router, self.topics, self.config)
         self.connections.on_refused = self.recording.refused

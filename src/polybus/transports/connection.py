@@ -11,6 +11,7 @@ import contextlib
 import logging
 import socket
 import struct
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,13 +20,19 @@ from typing import Any, Final
 from polybus.errors import RemoteProtocolError
 from polybus.model.clock import Clock
 from polybus.model.ids import counter
-from polybus.transports.outbox import Bounds, Budget, Outbox, Transport
+from polybus.transports.outbox import Bounds, Budget, KiB, Outbox, Pause, Transport
 from polybus.transports.session import Session
 
 log = logging.getLogger("polybus.connection")
 
 _next_id = counter()
 
+LONGEST_TURN: Final = (
+    0.01  # seconds that the loop should give one peer before it looks at the others
+)
+LEAST_PIECE: Final = (
+    16 * KiB
+)  # of input; a machine that is busy elsewhere must not cost us our batches
 CLOSE_GRACE: Final = 1.0  # seconds for peers to take what is queued once all are told to close
 CLOSE_POLL: Final = 0.02  # an event would be paid for by every connection that ends
 
@@ -39,6 +46,8 @@ class Connections:
     clock: Clock
     bounds: Bounds = field(default_factory=Bounds)
     budget: Budget = field(default_factory=Budget)
+    first_piece: int = sys.maxsize
+    """How much input of a new peer is handled at once, until it has shown how long its kind takes."""
     open: set[Connection] = field(default_factory=set)
     accepted: int = 0
     ended: Counter[str] = field(default_factory=Counter)
@@ -87,6 +96,8 @@ class Connection(asyncio.Protocol):
     """One peer: owns the outbox, feeds the session, ends it exactly once."""
 
     __slots__ = (
+        "_input",
+        "_piece",
         "address",
         "id",
         "opened_at",
@@ -108,6 +119,9 @@ class Connection(asyncio.Protocol):
         self.peer = ""
         self.opened_at = 0.0
         self.outbox: Outbox = None  # type: ignore[assignment]  # set when the transport comes up
+        self._piece = registry.first_piece
+        self._input = b""
+        """What came and waits for this peer's next turn, while `Pause.TURN` stands."""
         self.session: Session = factory(self)
 
     # -- asyncio's side -------------------------------------------------------------------------------------------
@@ -125,12 +139,56 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.outbox.close_reason is not None:
             return  # TLS passes on what was under way when we closed
+        if self._input:
+            self._input += data  # TLS again, paused as it is
+            return
+        if len(data) > self._piece:
+            self._input = data
+            slow = self._take_pieces()
+        else:
+            slow = self._take(data) > LONGEST_TURN
+        if slow:
+            self.outbox.pause_reading(Pause.TURN)
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        if self._take_pieces():
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        else:
+            self.outbox.resume_reading(Pause.TURN)
+
+    def _take_pieces(self) -> bool:
+        """Handle what waits, piece by piece; whether it is the others' turn now."""
+        spent = 0.0
+        while self._input and not self.outbox.closing:
+            if spent > LONGEST_TURN:
+                return True
+            size = self._piece
+            data, self._input = self._input[:size], self._input[size:]
+            spent += self._take(data)
+        self._input = b""
+        return spent > LONGEST_TURN
+
+    def _take(self, data: bytes) -> float:
+        """Let the session handle some input; how many seconds it took.
+
+        A megabyte of small frames that are parsed one by one holds the loop for seconds, and libuv reads as long as
+        there is something: so a piece gets smaller when it takes long and larger when it does not.
+        """
+        clock = self.registry.clock
+        began = clock.monotonic()
         try:
             self.session.data_received(data)
         except RemoteProtocolError as exc:
             self.refuse(exc)
         except Exception:
             self.fault()
+        took = clock.monotonic() - began
+        if took > LONGEST_TURN:
+            self._piece = max(LEAST_PIECE, int(len(data) * LONGEST_TURN / took))
+        elif took < LONGEST_TURN / 4 and len(data) == self._piece:
+            self._piece *= 2
+        return took
 
     def eof_received(self) -> bool:
         try:

@@ -109,6 +109,7 @@ class Pause(IntFlag):
     UNREAD = 2  # the peer does not read its own answers
     ORDER = 4  # too many of its requests wait for their turn to be answered
     RATE = 8  # its identity has sent its share of bytes
+    TURN = 16  # what it sent took long to handle: first it is the others' turn
 
 
 class Outbox:
