@@ -27,12 +27,8 @@ log = logging.getLogger("polybus.connection")
 
 _next_id = counter()
 
-LONGEST_TURN: Final = (
-    0.01  # seconds that the loop should give one peer before it looks at the others
-)
-LEAST_PIECE: Final = (
-    16 * KiB
-)  # of input; a machine that is busy elsewhere must not cost us our batches
+LONGEST_TURN: Final = 0.01  # seconds for one peer before the loop looks at the others
+LEAST_PIECE: Final = 16 * KiB  # a machine that is busy elsewhere must not cost us our batches
 CLOSE_GRACE: Final = 1.0  # seconds for peers to take what is queued once all are told to close
 CLOSE_POLL: Final = 0.02  # an event would be paid for by every connection that ends
 
