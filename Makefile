@@ -7,9 +7,13 @@ PY := $(VENV)/bin/python
 PYTEST := nice -n 5 $(PY) -m pytest
 # Hot modules are those with C types beside them; a change in one asks for a new build.
 HOT := $(wildcard $(patsubst %.pxd,%.py,$(shell find src -name '*.pxd')) $(shell find src -name '*.pxd'))
+# The tests of the rooms that hold one run a second time on the sources.
+PURE := $(patsubst src/polybus/%/,tests/%,$(sort $(dir $(filter %.pxd,$(HOT)))))
 INSTALLED := $(VENV)/.installed
 BUILT := $(VENV)/.built
 ARGS ?=
+# A notice of pip is none of ours.
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: setup run test matrix demo lint fmt types interop crash fuzz soak browser spark bench docs clean
 .DEFAULT_GOAL := test
@@ -30,7 +34,7 @@ run: $(BUILT)
 # The whole suite on the compiled modules, then the rooms that hold them again as plain Python.
 test: $(BUILT)
 	$(PYTEST) $(ARGS)
-	@sh scripts/pytest_some.sh env POLYBUS_PURE=1 $(PYTEST) tests/protocols $(ARGS)
+	@sh scripts/pytest_some.sh env POLYBUS_PURE=1 $(PYTEST) $(PURE) $(ARGS)
 
 # Who reaches whom, how each case ends and how long a call takes, from a real run.
 matrix: $(BUILT)

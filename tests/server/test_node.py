@@ -143,12 +143,12 @@ async def test_stop_waits_for_the_call_in_flight_and_refuses_new_connections(con
         await asyncio.sleep(0)
         assert node.health().state == "draining"
         assert not node.health().ready
+        with pytest.raises(ConnectionRefusedError):
+            await connect(node)
         service.send(Kind.CALL_REPLY, encode_reply(request.request_id, OK, b"done"))
         assert (await reply).data == b"done"
         await stopping
         assert await caller.reader.read() == b""
-        with pytest.raises(ConnectionRefusedError):
-            await connect(node)
 
 
 async def test_a_drain_ends_when_its_time_is_over(connect, caplog):

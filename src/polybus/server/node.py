@@ -154,7 +154,8 @@ class Node:
         self._state = "draining"
         close_door(self.connect_memory, self.name)
         for listener in self._listeners:
-            listener.pause()
+            # Who comes now is refused at once instead of waiting for nothing, and may find another node here.
+            await listener.stop()
         self.router.drain()
         # Sessions whose wire can say goodbye do so at their next tick.
         self.connections.tick(self.clock.monotonic())

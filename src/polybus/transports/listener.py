@@ -49,7 +49,6 @@ class Listener:
         self._patience = patience or Patience()
         self._socket: socket.socket | None = None
         self._opening: set[asyncio.Task[None]] = set()
-        self._paused = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
@@ -67,17 +66,11 @@ class Listener:
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket.fileno(), self._accept)
 
-    def pause(self) -> None:
-        """Accept nobody new; connections that are open stay (drain)."""
-        self._paused = True
-        if self._socket is not None and self._loop is not None:
-            self._loop.remove_reader(self._socket.fileno())
-
     async def stop(self) -> None:
-        """Stop accepting and give the address free."""
-        if self._socket is None:
+        """Accept nobody new and give the address free; connections that are open stay."""
+        if self._socket is None or self._loop is None:
             return
-        self.pause()
+        self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         self._socket = None
         if self.address.scheme == "unix":
@@ -106,7 +99,7 @@ class Listener:
             task.add_done_callback(self._opening.discard)
 
     def _resume(self) -> None:
-        if self._socket is not None and self._loop is not None and not self._paused:
+        if self._socket is not None and self._loop is not None:
             self._loop.add_reader(self._socket.fileno(), self._accept)
 
     async def _open(self, peer: socket.socket) -> None:

@@ -544,6 +544,21 @@ def test_a_ping_is_answered():
     assert Room().connect().ask(wire.PING, 9).kind == wire.PONG
 
 
+def test_a_call_with_the_id_0_wants_no_answer():
+    room = Room()
+    service, caller = room.connect(), room.connect()
+    service.serve("s")
+    for _ in range(2):
+        caller.say(wire.CALL, 0, "s", b"x")
+    caller.say(wire.CALL, 0, "nobody")
+    for call in service.heard():
+        assert call.payload == b"x"
+        service.say(wire.REPLY, call.id)
+    assert caller.heard() == []
+    assert not caller.closed
+    assert room.router.calls.pending == 0
+
+
 SMALL = Bounds(pending_bytes=3000, share_bytes=1000, high_water=500)
 
 

@@ -323,7 +323,7 @@ class NativeSession(Endpoint):
             token=ident,
             deadline=self.router.clock.monotonic() + arg / 1000 if arg else None,
             headers=_headers(frame, meta_at, meta_size) if meta_size else NO_HEADERS,
-            wants_reply=not flags & wire.NO_REPLY,
+            wants_reply=ident != 0 and not flags & wire.NO_REPLY,
             wire=WIRE,
             frame=frame,
             decode=wire.payload_of,
