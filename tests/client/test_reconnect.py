@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 import polybus
-from polybus.errors import ConnectionLost, NotAuthorized, PeerUnavailable
+from polybus.errors import (
+    CallTimeout,
+    ConnectionLost,
+    NoSuchService,
+    NotAuthorized,
+    PeerUnavailable,
+)
 from polybus.server.config import Config
 from polybus.server.node import Node
 
@@ -118,6 +124,48 @@ async def test_verbs_wait_for_the_connection_as_long_as_they_may(restartable, un
         await restartable.start()
         assert await waiting == b"x"
         assert await producing == 0
+
+
+@pytest.mark.parametrize("wire", ["polybus", "gsb"])
+async def test_a_name_given_while_the_node_is_away_is_answered_when_it_is_back(
+    restartable, unit: float, wire: str
+):
+    url = restartable.url.replace("polybus", wire)
+    async with polybus.connect(url) as bus, polybus.connect(restartable.url) as other:
+        await restartable.node.stop()
+        await again(lambda: not bus.connected and not other.connected, unit)
+        serving = asyncio.create_task(bus.serve("late/name", lambda body: body))
+        subscription = bus.subscribe("late/news")
+        subscribing = asyncio.create_task(subscription.start())
+        await asyncio.sleep(0)
+        await restartable.start()
+        async with asyncio.timeout(10 * unit):
+            await serving
+            await subscribing
+            assert await other.call("late/name", b"x") == b"x"
+            assert await other.publish("late/news", b"y") == 1
+            assert (await anext(subscription)).payload == b"y"
+        await subscription.close()
+
+
+@pytest.mark.parametrize("wire", ["polybus", "gsb"])
+async def test_a_node_that_takes_no_data_costs_a_caller_no_more_than_its_time(
+    restartable, unit: float, wire: str
+):
+    url = restartable.url.replace("polybus", wire)
+    async with polybus.connect(url) as bus:
+        await again(lambda: restartable.node.connections.open, unit)
+        (connection,) = restartable.node.connections.open
+        connection.outbox.pause_reading()
+        await bus.push("nobody", bytes(8 << 20))  # more than the kernel and the queue take together
+        await asyncio.sleep(0.01)
+        with pytest.raises(CallTimeout, match="took no data"):
+            await bus.call("nobody", b"x", timeout=0.02)
+        with pytest.raises(CallTimeout, match="took no data"):
+            await anext(bus.call_streaming("nobody", b"x", timeout=0.02))
+        connection.outbox.resume_reading()
+        with pytest.raises(NoSuchService):
+            await bus.call("nobody", b"x")
 
 
 async def test_a_produce_that_is_lost_on_the_way_fails_and_can_be_tried_again(restartable, unit):

@@ -193,13 +193,24 @@ class GsbClient:
                 self._unregistered.discard(name)
 
     async def _ready(self, timeout: float | None) -> Link:
+        """The present connection, waiting for it, and for room in it, if need be.
+
+        Raises:
+            PeerUnavailable, CallTimeout: there was none within `timeout`.
+            ConnectionLost: the client was closed.
+        """
+        until = None if timeout is None else asyncio.get_running_loop().time() + timeout
         while self._link is None:
             if self._closed:
                 raise ConnectionLost("the client is closed")
             await self._keeper.ready(timeout)
         link = self._link
         if link.outbox.congested:
-            await link.room()
+            try:
+                async with asyncio.timeout_at(until):
+                    await link.room()
+            except TimeoutError as exc:
+                raise CallTimeout(f"the router took no data for {timeout:g} s") from exc
         return link
 
     async def _ask(self, kind: Kind, body: bytes) -> tuple[int, str]:
@@ -214,9 +225,12 @@ class GsbClient:
         Raises:
             NameTaken, Refused.
         """
+        # Only then is it among the names that a new connection registers by itself.
+        link = await self._ready(REQUEST_TIMEOUT)
         self.local.bind(address, handler)
         try:
-            code, message = await self._ask(Kind.REGISTER_REQUEST, encode_name(address))
+            request = link.request(Kind.REGISTER_REQUEST, encode_name(address))
+            code, message = await _answered(request)
         except PolybusError:
             self.local.unbind(address)
             raise

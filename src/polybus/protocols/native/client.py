@@ -191,11 +191,22 @@ class NativeClient:
         return self._peer
 
     async def _request(self, kind: int, name: str = "", **rest: Any) -> Frame:
-        peer = self._peer or await self._ready(REQUEST_TIMEOUT)
+        return await _asked(self._peer or await self._ready(REQUEST_TIMEOUT), kind, name, **rest)
+
+    async def _ready_to_call(self, timeout: float | None) -> tuple[Peer, float | None]:
+        """A connection that takes data, waited for if need be, and what is then left of the time.
+
+        Raises:
+            PeerUnavailable, CallTimeout: there was none within `timeout`.
+        """
+        until = None if timeout is None else self._loop.time() + timeout
+        peer = await self._ready(timeout)
         try:
-            return await peer.request(kind, name, timeout=REQUEST_TIMEOUT, **rest)
+            async with asyncio.timeout_at(until):
+                await peer.room()
         except TimeoutError as exc:
-            raise CallTimeout(f"the node did not answer within {REQUEST_TIMEOUT:g} s") from exc
+            raise CallTimeout(f"the node took no data for {timeout:g} s") from exc
+        return peer, None if until is None else max(until - self._loop.time(), 0.0)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -212,10 +223,12 @@ class NativeClient:
         Raises:
             NoSuchService, ServiceFailed, CallTimeout, ConnectionLost, PeerUnavailable, Refused, LimitExceeded.
         """
-        peer = self._peer or await self._ready(timeout)
+        peer = self._peer
+        if peer is None or peer.outbox.congested:
+            peer, timeout = await self._ready_to_call(timeout)
         future: asyncio.Future[bytes] = self._loop.create_future()
         waiting = WholeReply(future, name)
-        ident = await self._send_call(peer, waiting, name, payload, timeout, headers)
+        ident = self._send_call(peer, waiting, name, payload, timeout, headers)
         timer = None
         if timeout is not None:
             timer = self._loop.call_later(timeout, _time_out, waiting, name, timeout)
@@ -236,9 +249,9 @@ class NativeClient:
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> AsyncGenerator[bytes, None]:
         """Call a service and read its reply part by part; `timeout` is for the whole of it. Raises as `call`."""
-        peer = self._peer or await self._ready(timeout)
+        peer, timeout = await self._ready_to_call(timeout)
         waiting = StreamedReply(name)
-        ident = await self._send_call(peer, waiting, name, payload, timeout, headers)
+        ident = self._send_call(peer, waiting, name, payload, timeout, headers)
         timer = None
         if timeout is not None:
             timer = self._loop.call_later(timeout, _time_out, waiting, name, timeout)
@@ -264,7 +277,7 @@ class NativeClient:
             wire.encode(wire.CALL, peer.take_id(), name, payload, flags=wire.NO_REPLY, meta=meta)
         )
 
-    async def _send_call(
+    def _send_call(
         self,
         peer: Peer,
         waiting: WholeReply | StreamedReply,
@@ -274,8 +287,6 @@ class NativeClient:
         headers: Mapping[str, str],
     ) -> int:
         peer.check_size(len(name) + len(payload))
-        if peer.outbox.congested:
-            await peer.room()
         ident = peer.take_id()
         peer.wait(ident, waiting)
         arg = 0 if timeout is None else min(max(int(timeout * 1000), 1), wire.MAX_TIMEOUT_MS)
@@ -291,11 +302,13 @@ class NativeClient:
         Raises:
             NameTaken, NotAuthorized, InvalidName, Draining.
         """
+        # Only then is it among the names that a new connection registers by itself.
+        peer = self._peer or await self._ready(REQUEST_TIMEOUT)
         if name in self._serving.names:
             raise NameTaken(name)
         self._serving.add(to_service(name), handler)
         try:
-            await self._request(wire.REGISTER, name)
+            await _asked(peer, wire.REGISTER, name)
         except PolybusError:
             self._serving.remove(name)
             raise
@@ -473,6 +486,13 @@ class NativeClient:
         self._unregistered.clear()
         self._serving.stop()
         self._keeper.lost()
+
+
+async def _asked(peer: Peer, kind: int, name: str, **rest: Any) -> Frame:
+    try:
+        return await peer.request(kind, name, timeout=REQUEST_TIMEOUT, **rest)
+    except TimeoutError as exc:
+        raise CallTimeout(f"the node did not answer within {REQUEST_TIMEOUT:g} s") from exc
 
 
 def _time_out(waiting: WholeReply | StreamedReply, name: str, timeout: float) -> None:

@@ -212,13 +212,13 @@ class Peer:
             TimeoutError: after `timeout` seconds; and whatever error the node answers with.
         """
         self.check_size(len(payload) + len(meta) + len(name))
-        await self.room()
         ident = self.take_id()
         future: asyncio.Future[Frame] = self._loop.create_future()
-        self.wait(ident, Answer(future))
-        self.send(wire.encode(kind, ident, name, payload, meta=meta))
         try:
             async with asyncio.timeout(timeout):
+                await self.room()
+                self.wait(ident, Answer(future))
+                self.send(wire.encode(kind, ident, name, payload, meta=meta))
                 return await future
         finally:
             self.pending.pop(ident, None)
