@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from polybus import errors
@@ -31,6 +33,14 @@ def test_an_error_crosses_a_wire_with_its_class_text_and_data():
     copy = from_code(error.code, error.text, fields_of(error))
     assert type(copy) is LimitExceeded
     assert (str(copy), vars(copy)) == (str(error), vars(error))
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_an_error_that_a_peer_named_has_all_its_fields(cls):
+    copy = from_code(cls.code, "said elsewhere")
+    for name in inspect.signature(cls.__init__).parameters:
+        if name not in ("self", "args", "kwargs"):
+            assert getattr(copy, name) in ("said elsewhere", "", b"", 0)
 
 
 def test_an_unknown_number_becomes_the_root_class():

@@ -1,7 +1,8 @@
 """Every error polybus raises, with a stable number and a hint that says what to do.
 
-Invariant: a code is never reused, and `ALL` holds each concrete class exactly once; the CLI's `errors lookup`
-and the reference page are made from it.
+Invariants: a code is never reused, and `ALL` holds each concrete class exactly once; the CLI's `errors lookup`
+and the reference page are made from it. A field of an error is always there: its default stands where a peer that
+named the error did not tell it.
 
     PolybusError
     ├─ ProtocolError            LocalProtocolError | RemoteProtocolError
@@ -63,6 +64,7 @@ class NoSuchService(NotReachable):
 
     code = 1201
     hint = "Start the service, or look for a spelling mistake with `polybus service ls`."
+    name: str = ""
 
     def __init__(self, name: str, text: str | None = None) -> None:
         super().__init__(text or f"no such service: {name}")
@@ -74,6 +76,7 @@ class NoSuchTopic(NotReachable):
 
     code = 1202
     hint = "Declare it with `polybus topic add NAME`, or produce with create enabled."
+    topic: str = ""
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"no such topic: {topic}")
@@ -85,6 +88,8 @@ class NoSuchGroup(NotReachable):
 
     code = 1203
     hint = "See `polybus group ls TOPIC`; consuming with a new name declares it."
+    topic: str = ""
+    group: str = ""
 
     def __init__(self, topic: str, group: str) -> None:
         super().__init__(f"no such group: {group} on topic {topic}")
@@ -111,6 +116,9 @@ class NotAuthorized(Refused):
 
     code = 1301
     hint = "Ask the operator for a rule that allows it, or connect with another identity."
+    identity: str = ""
+    verb: str = ""
+    name: str = ""
 
     def __init__(self, identity: str, verb: str, name: str) -> None:
         super().__init__(f"{identity} may not {verb} {name}")
@@ -124,6 +132,8 @@ class LimitExceeded(Refused):
 
     code = 1302
     hint = "Send less at once, or raise the limit in the node's configuration."
+    limit: int = 0
+    actual: int = 0
 
     def __init__(self, text: str, *, limit: int, actual: int) -> None:
         super().__init__(f"{text} ({actual} > {limit})")
@@ -136,6 +146,7 @@ class NameTaken(Refused):
 
     code = 1303
     hint = "`polybus service ls` shows the owner."
+    name: str = ""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"name already taken: {name}")
@@ -147,6 +158,8 @@ class InvalidName(Refused):
 
     code = 1304
     hint = "Segments are joined by `/`; wildcards stand alone in a segment and only in patterns."
+    name: str = ""
+    reason: str = ""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"invalid name {name!r}: {reason}")
@@ -202,6 +215,7 @@ class ServiceFailed(Interrupted):
 
     code = 1502
     hint = "The text is the service's own; look at its log."
+    detail: bytes = b""
 
     def __init__(self, text: str, detail: bytes = b"") -> None:
         super().__init__(text)
@@ -220,6 +234,7 @@ class SlowConsumer(Interrupted):
 
     code = 1504
     hint = "Read faster, subscribe to less, or raise `limits.pending_bytes`."
+    pending_bytes: int = 0
 
     def __init__(self, text: str, pending_bytes: int) -> None:
         super().__init__(text)
@@ -245,6 +260,9 @@ class CorruptRecord(StorageError):
 
     code = 1602
     hint = "Run `polybus topic verify`; restore the segment from a backup."
+    segment: str = ""
+    position: int = 0
+    reason: str = ""
 
     def __init__(self, segment: str, position: int, reason: str) -> None:
         super().__init__(f"corrupt chunk in {segment} at byte {position}: {reason}")
@@ -258,6 +276,10 @@ class OutOfRange(StorageError):
 
     code = 1603
     hint = "Read from `first` on: earlier records were removed by retention."
+    topic: str = ""
+    offset: int = 0
+    first: int = 0
+    end: int = 0
 
     def __init__(self, topic: str, offset: int, first: int, end: int) -> None:
         super().__init__(f"offset {offset} of {topic} is outside of {first}..{end}")
