@@ -72,7 +72,7 @@ async def test_a_certificate_with_another_hash_is_refused(folder):
             await GsbClient(f"{node.addresses[0]}?hash={'0' * 56}").open()
 
 
-async def test_a_client_is_back_with_its_names_within_a_second_of_the_node(folder):
+async def test_a_client_is_back_with_its_names_within_a_second_of_the_node(folder, unit: float):
     config = Config(listen=(f"unix://{folder}/s",), data=folder / "data")
     came: asyncio.Queue[bytes] = asyncio.Queue()
     node = Node(config)
@@ -82,7 +82,7 @@ async def test_a_client_is_back_with_its_names_within_a_second_of_the_node(folde
         await service.subscribe("news", lambda who, topic, data: came.put_nowait(data))
         await node.stop()
         assert [caller.connected, service.connected] == [False, False]
-        async with Node(config), asyncio.timeout(1):
+        async with Node(config), asyncio.timeout(unit):
             await asyncio.gather(service.ready(), caller.ready())
             assert await caller.call("/back", b"again") == b"again"
             await caller.broadcast("news", b"new")
