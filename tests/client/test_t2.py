@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from polybus.protocols.t2.client import Connector
 from polybus.protocols.t2.server import ServerBuilder
 from polybus.protocols.t2.topics import matches as upstream
 from polybus.protocols.t2.wire import encode_data, payload_content
-from polybus.server.config import Config
+from polybus.server.config import Config, Policy
 from polybus.server.node import Node
 
 
@@ -138,6 +139,48 @@ async def test_all_stands_again_after_the_bus_was_away(tmp_path):
             await bus.call("echo")
     stopper.stop()
     await stopper.join()
+
+
+@asynccontextmanager
+async def node_with_rules(path: Path, *rules: str) -> AsyncIterator[None]:
+    policy = Policy(rules=rules)
+    async with Node(Config(listen=(f"unix://{path}",), data=None, policy=policy)):
+        yield
+
+
+async def test_a_refused_subscription_leaves_nothing_that_would_hinder_the_next_connection(
+    tmp_path,
+):
+    path = tmp_path / "bus"
+    rules = ("uid may publish subscribe register call on open/**",)
+    async with node_with_rules(path, *rules):
+        bus = await polybus.connect(f"t2+unix://{path}")
+        for _ in range(2):
+            with pytest.raises(InvalidName, match="may not subscribe"):
+                await bus.subscribe("shut/*")
+        opened = await bus.subscribe("open/*")
+    async with node_with_rules(path, *rules):
+        assert await bus.publish("open/a", b"1") == 1
+        assert (await anext(opened)).payload == b"1"
+        await bus.close()
+
+
+async def test_what_new_rules_refuse_keeps_nothing_else_away(tmp_path):
+    path = tmp_path / "bus"
+    async with node_with_rules(path, "uid may publish subscribe register call on **"):
+        bus = await polybus.connect(f"t2+unix://{path}")
+        await bus.serve("b/echo", lambda body: body)
+        await bus.serve("a/echo", lambda body: body)
+        a, b = await bus.subscribe("a/x"), await bus.subscribe("b/x")
+    async with node_with_rules(path, "uid may publish subscribe register call on a/**"):
+        assert await bus.call("a/echo", b"1") == b"1"
+        assert await bus.publish("a/x", b"2") == 1
+        assert (await anext(a)).payload == b"2"
+    async with node_with_rules(path, "uid may publish subscribe register call on **"):
+        assert await bus.call("b/echo", b"3") == b"3"
+        assert await bus.publish("b/x", b"4") == 1
+        assert (await anext(b)).payload == b"4"
+        await bus.close()
 
 
 async def test_nobody_there_is_told_at_once(tmp_path):

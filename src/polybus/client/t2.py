@@ -1,6 +1,6 @@
 """The SDK over the T2 Bus: calls, exclusive services and patterns on a wire that mends itself.
 
-Invariant: what was served or subscribed stands again on every new connection; what was under way when a connection
+Invariant: what was served or subscribed stands again on every new connection, or is asked for until it does; what was under way when a connection
 ended fails with `ConnectionLost` and is never sent twice. A pattern means what it means everywhere in the SDK.
 """
 
@@ -18,6 +18,7 @@ from polybus.client.handlers import LinkHandler, Outcome
 from polybus.client.link import Link, Sink, absent
 from polybus.core.subscriptions import PATTERNS, Subscriptions
 from polybus.errors import (
+    AckTimeout,
     ConnectionLost,
     InvalidName,
     LocalProtocolError,
@@ -86,7 +87,8 @@ class T2Link(Link):
         self._keeper = Keeper(self._connect, self._tick)
         self._said_at = 0.0
         self._handlers: dict[str, LinkHandler] = {}
-        self._unclaimed: set[str] = set()
+        self._owed: set[tuple[str, str]] = set()
+        """What the bus does not give us at present: kind of message and topic; every tick asks again."""
         self._running: set[asyncio.Task[None]] = set()
         self._sinks: Subscriptions[Sink] = Subscriptions(PATTERNS)
         self._spellings: dict[str, int] = {}
@@ -109,7 +111,7 @@ class T2Link(Link):
     async def drain(self) -> None:
         peer = self._peer
         with contextlib.suppress(PolybusError):
-            for name in self._handlers:
+            for name in tuple(self._handlers):
                 if peer is not None:
                     await peer.ask(topic_content("Unsrv", name), name)
         self._handlers.clear()
@@ -126,10 +128,9 @@ class T2Link(Link):
         await self._dial(self._connections, lambda _connection: peer)
         try:
             peer.keep_alive()
-            for topic in self._spellings:
-                await peer.ask(topic_content("Sub", topic), topic)
-            self._unclaimed = set(self._handlers)
-            await self._claim_again(peer)
+            self._owed = {("Sub", topic) for topic in self._spellings}
+            self._owed |= {("Srv", name) for name in self._handlers}
+            await self._ask_again(peer)
         except ConnectionLost as exc:
             raise PeerUnavailable("the connection ended as soon as it stood") from exc
         except BaseException:
@@ -138,15 +139,18 @@ class T2Link(Link):
         self._said_at = asyncio.get_running_loop().time()
         self._peer = peer
 
-    async def _claim_again(self, peer: LinkPeer) -> None:
-        for name in tuple(self._unclaimed):
+    async def _ask_again(self, peer: LinkPeer) -> None:
+        for kind, topic in tuple(self._owed):
             try:
-                await peer.ask(topic_content("Srv", name), name)
-            except NameTaken:
-                # Our own claim of the lost connection may still stand; the next tick asks again.
-                log.info("%s is served by another client for now", name)
+                await peer.ask(topic_content(kind, topic), topic)
+            except (ConnectionLost, AckTimeout):
+                raise
+            except PolybusError as exc:
+                # Our own claim of the lost connection may still stand, or the rules have changed: one refused topic
+                # must not keep the others away.
+                log.info("%s is not ours for now: %s", topic, exc.text)
             else:
-                self._unclaimed.discard(name)
+                self._owed.discard((kind, topic))
 
     async def _tick(self) -> None:
         peer = self._peer
@@ -156,7 +160,7 @@ class T2Link(Link):
         if now - self._said_at >= KEEP_ALIVE:
             self._said_at = now
             peer.keep_alive()
-        await self._claim_again(peer)
+        await self._ask_again(peer)
 
     def connection_ended(self, peer: LinkPeer) -> None:
         """The connection is gone; the next one is on its way."""
@@ -211,7 +215,7 @@ class T2Link(Link):
             raise
 
     async def unserve(self, name: str) -> None:
-        self._unclaimed.discard(name)
+        self._owed.discard(("Srv", name))
         if self._handlers.pop(name, None) is not None:
             await (await self._ready()).ask(topic_content("Unsrv", name), name)
 
@@ -247,20 +251,31 @@ class T2Link(Link):
         peer = await self._ready()
         if not self._sinks.add(pattern, sink):
             return
+        fresh = [topic for topic in topics if topic not in self._spellings]
         for topic in topics:
             self._spellings[topic] = self._spellings.get(topic, 0) + 1
-            if self._spellings[topic] == 1:
+        try:
+            for topic in fresh:
                 await peer.ask(topic_content("Sub", topic), topic)
+        except BaseException:
+            # Left behind it would be asked for, and refused, on every new connection.
+            with contextlib.suppress(PolybusError):
+                await self.unsubscribe(pattern, sink)
+            raise
 
     async def unsubscribe(self, pattern: str, sink: Sink) -> None:
         if not self._sinks.remove(pattern, sink):
             return
+        gone = []
         for topic in spellings(pattern):
             self._spellings[topic] -= 1
             if not self._spellings[topic]:
                 del self._spellings[topic]
-                if self._peer is not None:
-                    await self._peer.ask(topic_content("Unsub", topic), topic)
+                self._owed.discard(("Sub", topic))
+                gone.append(topic)
+        for topic in gone:
+            if self._peer is not None:
+                await self._peer.ask(topic_content("Unsub", topic), topic)
 
     def publication_came(self, message: Message) -> None:
         """A publication for some of our sinks."""
