@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polybus.core.endpoint import Endpoint, Identity
-from polybus.core.limits import MAX_DEBT, Quota, Quotas
+from polybus.core.limits import MAX_DEBT, Quota, Quotas, size_of_name
 from polybus.core.router import Router
 from polybus.core.services import Registration
 from polybus.core.subscriptions import PATTERNS
@@ -217,3 +217,30 @@ def test_one_connection_has_no_more_names_and_subscriptions_than_it_may():
     router.unsubscribe(party, "a", "a")
     router.register(party, "c", "c")
     router.subscribe(party, "c", "c")
+
+
+def test_the_names_of_one_connection_are_bounded_in_size_and_given_back(monkeypatch):
+    small = 4 * size_of_name("a/b")
+    monkeypatch.setattr("polybus.core.router.MAX_NAMES_SIZE", small)
+    router = Router(ManualClock())
+    router.add_wire("test", PATTERNS)
+    party, other = Party(ALICE), Party(BOB)
+    router.attach(party)
+    router.attach(other)
+    for n in range(2):
+        router.register(party, f"s/{n}", f"s/{n}")
+        router.subscribe(party, f"t/{n}", f"t/{n}")
+    router.subscribe(other, "t/0", "t/0")
+    with pytest.raises(LimitExceeded, match="names of one connection"):
+        router.subscribe(party, "t/2", "t/2")
+    with pytest.raises(LimitExceeded, match="names of one connection"):
+        router.register(party, "s/2", "s/2")
+    assert router.unsubscribe(party, "t/1", "t/1")
+    assert not router.unsubscribe(party, "t/1", "t/1")
+    router.register(party, "s/2", "s/2")
+    assert router.unregister(party, "s/2")
+    router.subscribe(party, "t/2", "t/2")
+    with pytest.raises(LimitExceeded):
+        router.subscribe(party, "x" * small, None)
+    router.detach(party)
+    assert party.names_size == 0

@@ -87,6 +87,7 @@ class Endpoint:
         "closed",
         "id",
         "identity",
+        "names_size",
         "peer",
         "registrations",
         "traffic",
@@ -100,6 +101,7 @@ class Endpoint:
         self.traffic = Traffic()
         # Core-owned. None until used: ten thousand idle connections should not pay for empty sets.
         self.registrations: dict[str, Registration] | None = None
+        self.names_size = 0
         self.calls_made: set[Call] | None = None
         self.calls_taken: set[Call] | None = None
 

@@ -20,7 +20,15 @@ from polybus.model.units import SIZE
 log = logging.getLogger("polybus.limits")
 
 MAX_NAMES: Final = 100_000  # services, and as many subscriptions, of one connection
+MAX_NAMES_SIZE: Final = 128 << 20  # of all of them; a hundred thousand names of ten segments fit
+SEGMENT_COST: Final = 128  # bytes; the segments of a name cost more than its text
 MAX_DEBT: Final = 10.0  # seconds; who is held back longer would be taken for dead by its own wire
+
+
+def size_of_name(name: str) -> int:
+    """What a name or pattern counts for towards `MAX_NAMES_SIZE`."""
+    return len(name) + SEGMENT_COST * (name.count("/") + 1)
+
 
 _PART: Final = re.compile(r"(\d+)\s+(connections?|calls?|topics?)|([\d.]+\s*\w+)/s")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from polybus.core.calls import Calls
 from polybus.core.endpoint import Endpoint, Identity, Traffic
-from polybus.core.limits import MAX_NAMES, Quota, Quotas
+from polybus.core.limits import MAX_NAMES, MAX_NAMES_SIZE, Quota, Quotas, size_of_name
 from polybus.core.policy import OpenPolicy, Policy, Verb
 from polybus.core.services import Registration, Services
 from polybus.core.subscriptions import Rules, Subscriptions
@@ -75,6 +75,7 @@ class Router:
         self.quotas.leave(endpoint)
         self.past.setdefault(endpoint.wire, Traffic()).add(endpoint.traffic)
         self.services.drop(endpoint)
+        endpoint.names_size = 0
         removed = self._shared_subscriptions.remove_all(endpoint)
         own = self._subscriptions.get(endpoint.wire)
         if own is not None:
@@ -107,6 +108,19 @@ class Router:
         self.quotas.release()
         self.quotas = Quotas(quotas, self.endpoints)
 
+    @staticmethod
+    def _sized(endpoint: Endpoint, name: str) -> int:
+        """How large the names of an endpoint are with this one.
+
+        Raises:
+            LimitExceeded: larger than a connection may make them; texts and segments both cost memory.
+        """
+        size = endpoint.names_size + size_of_name(name)
+        if size > MAX_NAMES_SIZE:
+            text = "the names of one connection are too large together"
+            raise LimitExceeded(text, limit=MAX_NAMES_SIZE, actual=size)
+        return size
+
     # -- services and calls -------------------------------------------------------------------------------------------
 
     def register(
@@ -126,11 +140,17 @@ class Router:
         if held >= self.max_names:
             text = "too many services of one connection"
             raise LimitExceeded(text, limit=self.max_names, actual=held + 1)
-        return self.services.register(endpoint, name, shared, prefix=prefix)
+        size = self._sized(endpoint, name)
+        found = self.services.register(endpoint, name, shared, prefix=prefix)
+        endpoint.names_size = size
+        return found
 
     def unregister(self, endpoint: Endpoint, name: str) -> bool:
         """Give a name up; calls in progress go on."""
-        return self.services.unregister(endpoint, name)
+        removed = self.services.unregister(endpoint, name)
+        if removed:
+            endpoint.names_size -= size_of_name(name)
+        return removed
 
     def route(
         self, endpoint: Endpoint, name: str, shared: str | None, who: Identity | None = None
@@ -230,8 +250,10 @@ class Router:
         if held >= self.max_names:
             text = "too many subscriptions of one connection"
             raise LimitExceeded(text, limit=self.max_names, actual=held + 1)
+        size = self._sized(endpoint, topic)
         added = own.add(topic, endpoint)
         if added:
+            endpoint.names_size = size
             if shared is not None:
                 self._shared_subscriptions.add(shared, endpoint)
             self.subscription_epoch += 1
@@ -241,6 +263,7 @@ class Router:
         """Take a subscription back; False when there was none."""
         removed = self._subscriptions[endpoint.wire].remove(topic, endpoint)
         if removed:
+            endpoint.names_size -= size_of_name(topic)
             if shared is not None:
                 self._shared_subscriptions.remove(shared, endpoint)
             self.subscription_epoch += 1
