@@ -10,6 +10,7 @@ from polybus.core.router import Router
 from polybus.core.subscriptions import PATTERNS
 from polybus.model.clock import ManualClock
 from polybus.model.message import Call, Publication, Reply, Status
+from polybus.protocols.t2 import relay
 from polybus.protocols.t2.room import T2Options
 from polybus.protocols.t2.session import sniff
 from polybus.protocols.t2.wire import (
@@ -787,3 +788,55 @@ def test_the_cache_of_routes_is_bounded(bus, monkeypatch):
         client.payload("Pub", f"topic_{number}", b"x" * 30)
         assert client.ack().recipients == 0
         assert len(client.connection.session.routes) <= 3
+
+
+@pytest.mark.parametrize(("kind", "letter"), [("Sub", "A"), ("Pub", "é"), ("Req", "a")])
+def test_an_error_that_quotes_a_topic_of_a_whole_frame_fits_a_frame(bus, kind, letter):
+    client = bus.client()
+    topic = letter * ((MAX_BODY - 70) // len(letter.encode()))
+    if kind == "Sub":
+        client.topic(kind, topic)
+    else:
+        client.payload(kind, topic)
+    data = client.received()
+    assert MAX_BODY - 200 < len(data) <= MAX_BODY + 4
+
+
+def test_a_client_waits_for_a_bounded_number_of_answers(bus, monkeypatch):
+    if relay.COMPILED:
+        # The bound is a constant of the compiled module.
+        limit = relay.MAX_ASKED
+    else:
+        monkeypatch.setattr(relay, "MAX_ASKED", limit := 5)
+    server, greedy, modest = bus.client(), bus.client(), bus.client()
+    server.topic("Srv", "echo")
+    frame = encode_frame(1, payload_content("Req", "echo", encode_data(b"x" * 30), False))
+    greedy.send(frame * limit)
+    greedy.received()
+    greedy.payload("Req", "echo", b"x" * 30)
+    assert greedy.ack().error == BusError(
+        "RequestFailed", ("too many requests wait for their answers",)
+    )
+    modest.payload("Req", "echo", b"x" * 30)
+    assert modest.ack().error is None
+    server.respond(server.messages()[1].id)
+    assert greedy.kinds() == ["Rsp"]
+    greedy.payload("Req", "echo", b"x" * 30)
+    assert greedy.ack().error is None
+
+
+def test_requests_of_a_client_that_goes_are_forgotten_at_once(bus):
+    server, other, client = bus.client(), bus.client(), bus.client()
+    server.topic("Srv", "a")
+    client.topic("Srv", "b")
+    for _ in range(3):
+        client.payload("Req", "a", b"x" * 30)
+        other.payload("Req", "a", b"x" * 30)
+        client.payload("Req", "b", b"x" * 30)
+    client.hang_up()
+    assert bus.room.in_flight() == 3
+    assert len(other.connection.session.asked) == 3
+    other.received()
+    bus.pass_time(31)
+    assert [m.status for m in other.messages()] == ["Timeout"] * 3
+    assert not other.connection.session.asked

@@ -58,6 +58,7 @@ class T2Party(Endpoint):
     wire = WIRE
     __slots__ = (
         "acks",
+        "asked",
         "number",
         "outbox",
         "queue",
@@ -75,6 +76,8 @@ class T2Party(Endpoint):
         self.queue: list[bytes] = []
         """Output of the present batch: Acks in one piece, all other messages in two."""
         self.acks = 0
+        self.asked: dict[bytes, T2Party] = {}
+        """Requests it waits for, by the id that their owner knows them by."""
         self.serving: dict[bytes, Pending] = {}
         """Requests it has to answer, by the encoded id that it knows them by, in the order of their deadlines."""
         self.number = room.next_number()
@@ -132,8 +135,16 @@ class T2Party(Endpoint):
             return
         status = Status.GONE if self.closed else Status.TIMED_OUT
         self.note_end(opened, requester, 0, status)
-        if requester is not None and not requester.closed:
+        if requester is not None:
+            requester.asked.pop(key, None)
             requester.send_timeout(asked)
+
+    def give_up(self) -> None:
+        """Forget what this party asked for: it has gone, and the answers will be refused."""
+        for key, owner in self.asked.items():
+            opened = owner.serving.pop(key)[3]
+            self.note_end(opened, self, 0, Status.GONE, "the caller gave up")
+        self.asked.clear()
 
     def note_end(
         self,
@@ -167,7 +178,7 @@ class T2Party(Endpoint):
         if topic is None or len(content) > MAX_TAIL:
             room.router.fail(call, Status.TOO_LARGE, b"the payload is larger than a T2 frame")
             return
-        head = frame_head(room.free_id(self), len(content))
+        head = frame_head(room.free_id(self.serving), len(content))
         room.take_id()
         if not self.offer(head + content, call.caller):
             room.router.fail(call, Status.STALLED, b"the service does not take its requests")

@@ -32,7 +32,9 @@ cpdef send_ack(object session, bytes message_id, bytes rest)
 )
 cpdef publish(object session, object route, bytes content, bytes message_id)
 
-@cython.locals(size=Py_ssize_t, number=cython.longlong, head=bytes, key=bytes, queue=list, serving=dict, opened=tuple)
+@cython.locals(
+    size=Py_ssize_t, number=cython.longlong, head=bytes, key=bytes, queue=list, serving=dict, asked=dict, opened=tuple,
+)
 cpdef request(object session, object route, bytes content, bytes message_id)
 
 @cython.locals(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_BODY = 1 << 20
 MAX_TAIL = MAX_BODY - 9  # what leaves room for the longest id in front of it
+MAX_ASKED = 65536  # requests that one client waits for, as the core's calls of one caller
 SHORTEST = (
     57  # bytes of the shortest body with a payload: everything up to its topic can be looked at
 )
@@ -284,19 +285,24 @@ def request(session: T2Session, route: Route, content: bytes, message_id: bytes)
     owner = route.owner
     size = len(content)
     if size > MAX_TAIL or owner is None:
-        session.request_oversized(content, message_id)
+        session.request_oversized(message_id)
+        return
+    asked = session.asked
+    if len(asked) >= MAX_ASKED:
+        session.request_refused(message_id)
         return
     number = room.next_id
     head = frame_head(number, size)
     key = head[8:]
     serving = owner.serving
-    if key in serving:  # the counter has gone round
-        number = room.free_id(owner)
+    if key in serving or key in asked:  # the counter has gone round
+        number = room.free_id(serving, asked)
         head = frame_head(number, size)
         key = head[8:]
     room.next_id = number + 1 & 0xFFFFFFFF
     opened = None if room.journal is None else (room.now, size, route.topic)
     serving[key] = (session, message_id, room.deadline, opened)
+    asked[key] = owner
     if route.traffic is not None:
         route.traffic.calls += 1
     if owner.outbox.congested:
@@ -331,12 +337,13 @@ def respond(session: T2Session, data: bytes, id_at: int, at: int, end: int) -> b
         return False
     requester = entry[0]
     asked = entry[1]
-    if requester is None or requester.closed or not isinstance(asked, bytes):
-        return False  # a call of another wire, or nobody waits any more
+    if requester is None:
+        return False  # a call of another wire
     size = 21 + len(asked) + end - key_end
     if size > MAX_TAIL:
         return False
     del session.serving[key]
+    del requester.asked[key]
     room = session.room
     opened = entry[3]
     journal = room.journal

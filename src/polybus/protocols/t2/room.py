@@ -6,7 +6,7 @@ Invariant: one counter numbers every message to any client (protocol page §3).
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -105,9 +105,9 @@ class T2Room:
         self.next_id = number + 1 & 0xFFFFFFFF
         return number
 
-    def free_id(self, owner: T2Party) -> int:
-        """An id that no request to this owner has; the counter stands at it."""
-        while frame_head(self.next_id, 0)[8:] in owner.serving:
+    def free_id(self, *taken: Container[bytes]) -> int:
+        """An id that no pending request of these tables has; the counter stands at it."""
+        while any(frame_head(self.next_id, 0)[8:] in ids for ids in taken):
             self.take_id()
         return self.next_id
 

@@ -43,6 +43,7 @@ _NO_WILDCARDS: Final = BusError("ClaimWildcardNotSupported")
 _TAKEN: Final = BusError("TopicAlreadyClaimed")
 _BAD_REQUEST: Final = BusError("InvalidRequestId")
 _STOP_REFUSED: Final = BusError("RequestFailed", ("this client may not stop the bus",))
+_TOO_MANY: Final = BusError("RequestFailed", ("too many requests wait for their answers",))
 _TOO_LARGE: Final = "the message is larger than a frame"
 
 
@@ -107,6 +108,7 @@ class T2Session(T2Party):
         room = self.room
         room.parties.discard(self)
         room.router.detach(self)
+        self.give_up()
         for key in tuple(self.serving):
             self.time_out(key)
         room.flush()
@@ -290,9 +292,13 @@ class T2Session(T2Party):
         else:
             request(self, route, _content(message), number)
 
-    def request_oversized(self, content: bytes, number: bytes) -> None:
+    def request_oversized(self, number: bytes) -> None:
         """As `publish_oversized`: the real owner would stop at it."""
         self._acknowledge(number, BusError("DeliveryFailed", (self.number, _TOO_LARGE)))
+
+    def request_refused(self, number: bytes) -> None:
+        """One more than a client may wait for."""
+        self._acknowledge(number, _TOO_MANY)
 
     def _bridge(self, message: Message, number: bytes) -> None:
         """A request that no T2 client serves: it is refused, or a service of another wire answers it."""
@@ -350,15 +356,14 @@ class T2Session(T2Party):
             del self.serving[key]
             self._answer_call(asked, message)
             return None
-        if requester is None or requester.closed:
-            self.serving.pop(key, None)
-            self.note_end(opened, requester, 0, Status.GONE, "the caller gave up")
+        if requester is None:
             return _BAD_REQUEST
         content = response_content(asked, message.status, message.data, message.compressed)
         if len(content) > MAX_TAIL:
             self.time_out(key)
             return BusError("DeliveryFailed", (self.number, _TOO_LARGE))
         del self.serving[key]
+        del requester.asked[key]
         status = Status.OK if message.status == OK else Status.TIMED_OUT
         self.note_end(opened, requester, len(content), status)
         requester.enqueue(content)

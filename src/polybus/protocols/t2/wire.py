@@ -33,6 +33,7 @@ from polybus.protocols.t2.cbor import (
 
 MAX_BODY: Final = 1 << 20  # bytes, inclusive; judged by the header alone (protocol page §1)
 MAX_ID: Final = (1 << 32) - 1
+MAX_ERROR_TEXT: Final = MAX_BODY - 128  # an error that quotes a topic stands in an Ack of one frame
 COMPRESS_ABOVE: Final = 5000  # bytes of payload (protocol page §10)
 MAX_INFLATED: Final = (
     64 << 20
@@ -337,11 +338,20 @@ def ack_content(message_id: bytes, error: BusError | None, recipients: int | Non
 
 def encode_error(error: BusError) -> bytes:
     name = encode_text(error.name)
-    details = [encode_uint(d) if isinstance(d, int) else encode_text(d) for d in error.details]
+    details = [
+        encode_uint(d) if isinstance(d, int) else encode_text(_cut(d)) for d in error.details
+    ]
     if not details:
         return name
     array = encode_head(ARRAY, len(details)) if len(details) > 1 else b""
     return b"\xa1" + name + array + b"".join(details)
+
+
+def _cut(text: str) -> str:
+    """What of a text an Ack has room for: the real client stops at a frame over the limit."""
+    if len(text) <= MAX_ERROR_TEXT // 4:
+        return text
+    return text.encode()[:MAX_ERROR_TEXT].decode("utf-8", "ignore")
 
 
 # -- payloads ---------------------------------------------------------------------------------------------------------
