@@ -1,7 +1,8 @@
 """The SDK over the T2 Bus: calls, exclusive services and patterns on a wire that mends itself.
 
-Invariant: what was served or subscribed stands again on every new connection, or is asked for until it does; what was under way when a connection
-ended fails with `ConnectionLost` and is never sent twice. A pattern means what it means everywhere in the SDK.
+Invariant: what was served or subscribed stands again on every new connection, or is asked for until it does; what was
+under way when a connection ended fails with `ConnectionLost` and is never sent twice. A pattern means what it means
+everywhere in the SDK.
 """
 
 from __future__ import annotations

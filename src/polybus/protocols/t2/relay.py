@@ -337,7 +337,7 @@ def respond(session: T2Session, data: bytes, id_at: int, at: int, end: int) -> b
         return False
     requester = entry[0]
     asked = entry[1]
-    if requester is None:
+    if requester is None or not isinstance(asked, bytes):
         return False  # a call of another wire
     size = 21 + len(asked) + end - key_end
     if size > MAX_TAIL:
