@@ -282,6 +282,10 @@ class Router:
             found += tuple(e for e in others if e.wire != wire)
         return found
 
+    def nodes_visited(self, wire: str) -> int:
+        """How many nodes all look-ups for publications of a wire have walked so far (see `Subscriptions.visited`)."""
+        return self._subscriptions[wire].visited + self._shared_subscriptions.visited
+
     def publish(self, publication: Publication) -> int:
         """Deliver to everybody subscribed; how many endpoints took it.
 

@@ -32,6 +32,10 @@ class Node(Generic[S]):
         self.deep = deep
 
 
+Reached = tuple[Iterable[Node[S]], int]
+"""The nodes, each once, whose patterns match a topic (some may have no subscribers), and how many were looked at."""
+
+
 class Rules(Protocol):
     """What it means that a subscription matches a topic, as a walk over the trie."""
 
@@ -41,8 +45,8 @@ class Rules(Protocol):
     def is_concrete(self, text: str) -> bool:
         """Whether `text` matches nothing but itself and wildcards of the other side."""
 
-    def reach(self, root: Node[S], topic: Sequence[str]) -> Iterable[Node[S]]:
-        """The nodes, each once, whose patterns match the topic; nodes without subscribers may be among them."""
+    def reach(self, root: Node[S], topic: Sequence[str]) -> Reached[S]:
+        """Walk from the root to all that the topic reaches."""
 
 
 class ExactRules:
@@ -54,9 +58,9 @@ class ExactRules:
     def is_concrete(self, text: str) -> bool:
         return True
 
-    def reach(self, root: Node[S], topic: Sequence[str]) -> Iterable[Node[S]]:
+    def reach(self, root: Node[S], topic: Sequence[str]) -> Reached[S]:
         node = root.children.get(topic[0])
-        return () if node is None else (node,)
+        return (() if node is None else (node,)), 1
 
 
 class PatternRules:
@@ -68,17 +72,23 @@ class PatternRules:
     def is_concrete(self, text: str) -> bool:
         return not has_wildcard(text)
 
-    def reach(self, root: Node[S], topic: Sequence[str]) -> Iterable[Node[S]]:
+    def reach(self, root: Node[S], topic: Sequence[str]) -> Reached[S]:
         here: dict[Node[S], None] = {}
         _enter(here, root)
+        visited = 0
+        before = ""
         for segment in topic:
+            repeated, before = segment == before, segment
             if segment == ANY:
+                if repeated:
+                    continue
                 # A dictionary grows at its end while we walk a list of it: every node below `here` joins once.
                 queue = list(here)
                 for node in queue:
                     fresh = [child for child in node.children.values() if child not in here]
                     here.update(dict.fromkeys(fresh))
                     queue += fresh
+                visited += len(here)
                 continue
             after: dict[Node[S], None] = {}
             for node in here:
@@ -92,8 +102,9 @@ class PatternRules:
                     for key in (segment, ONE):
                         if key in node.children:
                             _enter(after, node.children[key])
+            visited += len(here) + len(after)
             here = after
-        return here
+        return here, visited
 
 
 def _enter(nodes: dict[Node[S], None], node: Node[S]) -> None:
@@ -117,6 +128,8 @@ class Subscriptions(Generic[S]):
 
     def __init__(self, rules: Rules = PATTERNS) -> None:
         self.epoch = 0
+        self.visited = 0
+        """How many nodes all walks so far have looked at: what a publisher with costly topics is charged for."""
         self._rules = rules
         self._root: Node[S] = Node()
         self._patterns: dict[S, dict[str, None]] = {}
@@ -178,7 +191,9 @@ class Subscriptions(Generic[S]):
 
     def _look_up(self, topic: str) -> tuple[S, ...]:
         found: dict[S, None] = {}
-        for node in self._rules.reach(self._root, self._rules.split(topic)):
+        nodes, visited = self._rules.reach(self._root, self._rules.split(topic))
+        self.visited += visited
+        for node in nodes:
             found.update(node.subscribers)
         result = tuple(found)
         if len(topic) > MAX_CACHED_LENGTH:

@@ -69,6 +69,8 @@ class Connections:
                 continue
             try:
                 connection.tick(now)
+            except RemoteProtocolError as exc:
+                connection.refuse(exc)  # in input that had to wait
             except Exception:
                 connection.fault()
 

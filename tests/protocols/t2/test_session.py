@@ -11,6 +11,7 @@ from polybus.core.subscriptions import PATTERNS
 from polybus.model.clock import ManualClock
 from polybus.model.message import Call, Publication, Reply, Status
 from polybus.protocols.t2 import relay
+from polybus.protocols.t2 import session as session_module
 from polybus.protocols.t2.room import T2Options
 from polybus.protocols.t2.session import sniff
 from polybus.protocols.t2.wire import (
@@ -840,3 +841,67 @@ def test_requests_of_a_client_that_goes_are_forgotten_at_once(bus):
     bus.pass_time(31)
     assert [m.status for m in other.messages()] == ["Timeout"] * 3
     assert not other.connection.session.asked
+
+
+@pytest.fixture
+def costly(bus):
+    """A bus with so many subscriptions that a `**` is a burden."""
+    for n in range(40):
+        reader = bus.client()
+        for m in range(40):
+            reader.topic("Sub", f"r{n}/u{m}/x")
+        reader.received()
+    return bus
+
+
+@pytest.mark.parametrize("tag", [b"", b"\xc1"], ids=["the fast way", "the full way"])
+def test_a_publisher_of_costly_topics_rests_and_nobody_else_does(costly, monkeypatch, tag):
+    monkeypatch.setattr(session_module, "VISITS_PER_S", 20_000)
+    monkeypatch.setattr(session_module, "MAX_DEBT", 60_000)
+    greedy, modest = costly.client(), costly.client()
+
+    def frame(number: int) -> bytes:
+        content = payload_content("Pub", f"**/no{number}", encode_data(b"x" * 30), False)
+        body = tag + encode_frame(number, content)[4:]
+        return bytes(len(body).to_bytes(4, "big") + body)
+
+    frames = b"".join(frame(number) for number in range(1, 101))
+    greedy.send(frames[:-10])
+    first = len(greedy.messages())
+    assert 1 < first < 100
+    assert not greedy.tap.reading
+    greedy.send(frames[-10:])  # read before the pause took hold
+    assert greedy.messages() == []
+    modest.payload("Pub", "r1/u1/x", b"x" * 30)
+    assert modest.ack().recipients == 1
+    seen = first
+    for _ in range(200):
+        costly.pass_time(1)
+        acks = greedy.messages()
+        assert len(acks) <= first
+        seen += len(acks)
+        if seen == 100:
+            break
+    assert seen == 100
+    costly.pass_time(4)
+    assert greedy.tap.reading
+    assert not greedy.closed
+
+
+def test_bad_input_that_had_to_wait_closes_its_connection(costly, monkeypatch):
+    monkeypatch.setattr(session_module, "VISITS_PER_S", 1000)
+    monkeypatch.setattr(session_module, "MAX_DEBT", 3000)
+    client = costly.client()
+    client.payload("Pub", "**/no", b"x" * 30)
+    client.send(b"\xff" * 20)
+    assert not client.closed
+    costly.pass_time(4)
+    client.settle()
+    assert costly.connections.ended["protocol error"] == 1
+
+
+def test_topics_of_ordinary_cost_are_free(costly):
+    client = costly.client()
+    for n in range(500):
+        client.payload("Pub", f"r{n}/u{n}/x/{n}", b"x" * 30)
+    assert client.connection.session._debt == 0

@@ -71,7 +71,7 @@ class Route:
 
 
 def relay(session: T2Session, data: bytes) -> int:
-    """Handle all whole frames in `data`; the position after the last one.
+    """Handle all whole frames in `data`, or those up to where the session has to rest; the position after the last.
 
     Raises:
         RemoteProtocolError: a header announces more than a frame may hold, or a frame is refused.
@@ -105,6 +105,8 @@ def relay(session: T2Session, data: bytes) -> int:
                     if at < payload_at < end:
                         route = routes.get(view[at:payload_at])
                         if route is None:
+                            if session.resting:
+                                return pos
                             route = learn(session, data, at, payload_at)
                         if route is not None and is_payload(data, payload_at, end):
                             if route.owner is None:
@@ -113,6 +115,8 @@ def relay(session: T2Session, data: bytes) -> int:
                                 request(session, route, view[at:end], view[pos + 8 : at])
                             pos = end
                             continue
+        if session.resting:
+            return pos
         session.take(view[pos + 4 : end])
         pos = end
         if session.stopped:

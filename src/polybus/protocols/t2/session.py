@@ -39,6 +39,14 @@ from polybus.protocols.t2.wire import (
 from polybus.transports.outbox import Outbox
 from polybus.transports.pieces import Pieces
 
+# Walks of a publisher's topics through the subscriptions: what is beyond the free part of each is counted, and who
+# has had a second's worth (50 ms or so) is read no further until it is paid off, well before a client's 5 s for an Ack.
+FREE_VISITS: Final = (
+    256  # of one topic; no concrete topic needs more where subscriptions are sensible
+)
+VISITS_PER_S: Final = 200_000
+MAX_DEBT: Final = 3 * VISITS_PER_S
+
 _NO_WILDCARDS: Final = BusError("ClaimWildcardNotSupported")
 _TAKEN: Final = BusError("TopicAlreadyClaimed")
 _BAD_REQUEST: Final = BusError("InvalidRequestId")
@@ -60,13 +68,16 @@ def sniff(head: bytes) -> bool | None:
 class T2Session(T2Party):
     """Session and endpoint in one."""
 
-    __slots__ = ("_alive", "_last_seen", "_pieces")
+    __slots__ = ("_alive", "_debt", "_last_seen", "_pieces", "resting")
 
     def __init__(self, room: T2Room, identity: Identity = ANONYMOUS, peer: str = "") -> None:
         super().__init__(room, identity, peer)
         self._pieces = Pieces()
         self._alive = False
         self._last_seen = 0.0
+        self._debt = 0
+        self.resting = False
+        """Whether its input waits because its topics were too costly to match."""
 
     # -- Session --
 
@@ -89,6 +100,9 @@ class T2Session(T2Party):
         whole = self._pieces.add(data)
         if whole is None:
             return
+        if self.resting:
+            self._keep(whole, 0)  # what was on its way when reading was paused
+            return
         room = self.room
         room.begin_batch()
         try:
@@ -96,9 +110,12 @@ class T2Session(T2Party):
             if pos:
                 self._alive = True
             if pos < len(whole) and not self.stopped:
-                self._pieces.keep(whole[pos:], frame_length(whole, pos))
+                self._keep(whole, pos)
         finally:
             room.flush()
+
+    def _keep(self, data: bytes, pos: int) -> None:
+        self._pieces.keep(data[pos:], 0 if self.resting else frame_length(data, pos))
 
     def eof_received(self) -> None:
         """A half-closed connection is a closed one: the real server does not write to it."""
@@ -124,6 +141,12 @@ class T2Session(T2Party):
         if self.serving:
             self.time_out_due(now)
         room.flush()
+        if self._debt:
+            self._debt = max(0, self._debt - VISITS_PER_S)
+            if self.resting and not self._debt:
+                self.resting = False
+                self.outbox.resume_reading()
+                self.data_received(b"")
 
     # -- messages, the full way --
 
@@ -202,10 +225,20 @@ class T2Session(T2Party):
         router = self.room.router
         if not router.policy.may(self.identity, "publish", shared or name):
             return None
+        before = router.nodes_visited(WIRE)
         found = router.recipients(WIRE, name, shared)
+        visited = router.nodes_visited(WIRE) - before
+        if visited > FREE_VISITS:
+            self._charge(visited - FREE_VISITS)
         targets = tuple(e for e in found if isinstance(e, T2Party))
         others = tuple(e for e in found if not isinstance(e, T2Party))
         return Route(name, targets, others)
+
+    def _charge(self, visited: int) -> None:
+        self._debt = min(self._debt + visited, MAX_DEBT)
+        if self._debt > VISITS_PER_S:
+            self.resting = True
+            self.outbox.pause_reading()
 
     def _publish(self, message: Message, number: bytes) -> None:
         route = self.publish_route(message.topic.encode())

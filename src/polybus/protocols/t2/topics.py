@@ -7,10 +7,10 @@ real recursion could be in, so that the work is polynomial where the real one is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from polybus.core.subscriptions import PATTERNS, Node, Rules, S
+from polybus.core.subscriptions import PATTERNS, Node, Reached, Rules, S
 from polybus.model.name import MAX_SEGMENTS
 from polybus.model.pattern import ANY, MAX_WILDCARDS, ONE
 
@@ -52,11 +52,16 @@ class UpstreamRules:
     def is_concrete(self, text: str) -> bool:
         return "*" not in text
 
-    def reach(self, root: Node[S], topic: Sequence[str]) -> Iterable[Node[S]]:
+    def reach(self, root: Node[S], topic: Sequence[str]) -> Reached[S]:
         plain: dict[Node[S], None] = {root: None}
         eating: dict[Node[S], None] = {}
+        visited = 0
+        settled = False  # whether one more `**` right here would add nothing
         for word in topic:
             if word == ANY:
+                if settled:
+                    continue
+                before = len(plain), len(eating)
                 _with_descendants(plain)
                 _with_descendants(eating)
                 # The `**` may also be dropped, so all that is reached stays reached.
@@ -78,9 +83,12 @@ class UpstreamRules:
                         after[children[key]] = None
                 if ANY in children:
                     deeper[children[ANY]] = None
+            # With a `**` both sets only grow.
+            settled = word == ANY and (len(after), len(deeper)) == before
+            visited += len(plain) + len(deeper)
             plain, eating = after, deeper
         plain.update(eating)
-        return plain
+        return plain, visited
 
 
 def _with_descendants(nodes: dict[Node[S], None]) -> None:
@@ -105,4 +113,5 @@ def matches(subscribed: str, published: str, rules: Rules = UPSTREAM) -> bool:
         child: Node[int] = Node(segment == ANY)
         node.children[segment] = child
         node = child
-    return node in rules.reach(root, rules.split(published))
+    reached, _visited = rules.reach(root, rules.split(published))
+    return node in reached
