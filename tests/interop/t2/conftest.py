@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,9 @@ from tests.interop.t2.servers import Server, polybus_server, real_server
 CRATE = "t2_bus@0.2.0"
 CACHE = Path(os.environ.get("POLYBUS_CACHE") or Path.home() / ".cache" / "polybus")
 TARGET = CACHE / "t2-target"
+
+PYTHON_IDLE = "python_idle"
+"""The one slow scenario of our own client."""
 
 SlowKey = tuple[str, str, str]
 SlowRuns = dict[SlowKey, "subprocess.Popen[str]"]
@@ -60,11 +64,20 @@ def t2_peer() -> Path:
     return build_t2_peer()
 
 
+@pytest.fixture(scope="session")
+def first_t2_peer() -> Path:
+    """The same scenarios on release 0.1.0 of the library."""
+    return _built("first/Cargo.toml", "t2-peer-first")
+
+
 def build_t2_peer() -> Path:
     """The scenarios on the real client library."""
-    manifest = Path(__file__).parent / "peer" / "Cargo.toml"
-    cargo("build", "--release", "--manifest-path", manifest)
-    return TARGET / "release" / "t2-peer"
+    return _built("Cargo.toml", "t2-peer")
+
+
+def _built(manifest: str, program: str) -> Path:
+    cargo("build", "--release", "--manifest-path", Path(__file__).parent / "peer" / manifest)
+    return TARGET / "release" / program
 
 
 @pytest.fixture
@@ -95,8 +108,11 @@ def slow_runs(request: pytest.FixtureRequest) -> Iterator[SlowRuns]:
                 server = request.getfixturevalue("polybus_t2")
             else:
                 server = stack.enter_context(real_server(request.getfixturevalue("t2_program")))
+            program = [request.getfixturevalue("t2_peer")]
+            if scenario == PYTHON_IDLE:
+                program = [sys.executable, "-m", "tests.interop.t2.idle"]
             run = subprocess.Popen(
-                [request.getfixturevalue("t2_peer"), server.addresses[transport], scenario],
+                [*program, server.addresses[transport], scenario],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

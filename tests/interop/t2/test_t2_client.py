@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -61,8 +63,59 @@ async def test_publications_reach_their_subscribers_in_order(address: str):
         assert await one.publish(CHAT, "lobby/alice", "nobody") == 0
 
 
-@pytest.mark.parametrize("size", [0, 5000, 5001, 500_000])
-@pytest.mark.parametrize("kind", ["noise", "text"])
+async def test_ten_thousand_publications_come_in_order(address: str):
+    to_bus = connector(address)
+    async with await to_bus.connect() as reader, await to_bus.connect() as writer:
+        exact = await reader.subscribe_bytes("bulk/all")
+        wild = await reader.subscribe_bytes("bulk/*")
+        for first in range(0, 10_000, 1000):
+            numbers = (str(n).encode() for n in range(first, first + 1000))
+            counts = await asyncio.gather(*(writer.publish_bytes("bulk/all", n) for n in numbers))
+            assert counts == [1] * 1000
+        for subscription in (exact, wild):
+            got = [(await subscription.recv())[1] for _ in range(10_000)]
+            assert got == [str(n).encode() for n in range(10_000)]
+
+
+async def test_a_thousand_requests_at_once_are_all_answered(address: str):
+    to_bus = connector(address)
+    async with await to_bus.connect() as one, await to_bus.connect() as two:
+        requests = await one.serve(ECHO, "many")
+
+        async def answer() -> None:
+            async for _topic, request_id, request in requests:
+                await one.respond(ECHO, request_id, request + "!")
+
+        answering = asyncio.create_task(answer())
+        replies = await asyncio.gather(*(two.request(ECHO, "many", str(n)) for n in range(1000)))
+        assert replies == [f"{n}!" for n in range(1000)]
+        requests.close()
+        await answering
+
+
+async def test_what_is_dropped_ends_at_the_bus_too(address: str):
+    to_bus = connector(address)
+    async with await to_bus.connect() as one, await to_bus.connect() as two:
+        subscription = await one.subscribe(CHAT, "dropped")
+        claim = await one.serve(ECHO, "dropped")
+        assert await two.publish(CHAT, "dropped", "x") == 1
+        del subscription, claim
+        gc.collect()
+        async with asyncio.timeout(20):
+            while True:
+                await asyncio.sleep(0.01)
+                if await two.publish(CHAT, "dropped", "x"):
+                    continue
+                with suppress(NameTaken):
+                    async with await two.serve(ECHO, "dropped"):
+                        return
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [(k, n) for k in ("noise", "text") for n in (0, 5000, 5001)]
+    + [("noise", 512 * 1024), ("text", 1 << 20)],
+)
 async def test_payloads_come_whole(address: str, size: int, kind: str):
     payload = random.Random(size).randbytes(size) if kind == "noise" else b"t" * size
     async with await connector(address).connect() as client:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.t2.conftest import PYTHON_IDLE
 from tests.interop.t2.servers import PATIENCE_S, Server, polybus_server
 
 # Building the real parts counts towards the first test that needs them.
@@ -62,6 +63,14 @@ def test_a_listener_pinned_to_t2_serves_the_same(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("scenario", SCENARIOS + POLYBUS_SCENARIOS)
+def test_the_first_release_of_the_client_passes_them_too(
+    first_t2_peer: Path, polybus_t2: Server, scenario: str, transport: str
+):
+    check(first_t2_peer, polybus_t2.addresses[transport], scenario)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_local_client_stops_the_bus_and_polybus_ends_in_order(t2_peer: Path, transport: str):
     with polybus_server() as server:
         check(t2_peer, server.addresses[transport], "stop")
@@ -75,7 +84,7 @@ def test_stopping_is_what_the_real_server_does(t2_peer: Path, real_t2: Server, t
 
 @pytest.mark.parametrize(
     "slow_run",
-    list(product(["polybus", "real"], SLOW_SCENARIOS, TRANSPORTS)),
+    list(product(["polybus", "real"], [*SLOW_SCENARIOS, PYTHON_IDLE], TRANSPORTS)),
     indirect=True,
     ids="-".join,
 )
