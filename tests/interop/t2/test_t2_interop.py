@@ -36,7 +36,8 @@ def check(peer: Path, address: str, scenario: str) -> None:
 def test_every_scenario_of_the_peer_is_run(t2_peer: Path):
     listed = subprocess.run([t2_peer, "--list"], capture_output=True, text=True, check=True)
     wanted = dict.fromkeys(SCENARIOS, "nothing") | dict.fromkeys(SLOW_SCENARIOS, "time")
-    wanted |= dict.fromkeys(POLYBUS_SCENARIOS, "polybus") | {"stop": "own-server"}
+    wanted |= dict.fromkeys(POLYBUS_SCENARIOS, "polybus")
+    wanted |= dict.fromkeys(["stop", "stop_refused"], "own-server")
     assert dict(line.split() for line in listed.stdout.splitlines()) == wanted
 
 
@@ -75,6 +76,16 @@ def test_a_local_client_stops_the_bus_and_polybus_ends_in_order(t2_peer: Path, t
     with polybus_server() as server:
         check(t2_peer, server.addresses[transport], "stop")
         assert server.process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_client_that_may_not_stop_the_bus_is_told_and_goes_on(
+    t2_peer: Path, first_t2_peer: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+):
+    monkeypatch.setenv("POLYBUS_T2_STOP", "never")
+    with polybus_server() as server:
+        for peer in (t2_peer, first_t2_peer):
+            check(peer, server.addresses[transport], "stop_refused")
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

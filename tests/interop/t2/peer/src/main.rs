@@ -30,7 +30,7 @@ enum Needs {
     Time,
     /// A server that survives what ends the original one.
     Polybus,
-    /// A server of its own, because the scenario stops it.
+    /// A server of its own, because the scenario stops it or finds that it must not.
     OwnServer,
 }
 
@@ -54,7 +54,7 @@ scenarios! {
         answer_after_unserve Nothing, concurrent Polybus, large_request Nothing,
         request_timeout Time, vanished_server Polybus;
     server:
-        disconnect Nothing, idle Time, stop OwnServer;
+        disconnect Nothing, idle Time, stop OwnServer, stop_refused OwnServer;
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);

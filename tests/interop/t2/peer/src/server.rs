@@ -46,3 +46,13 @@ pub async fn stop(bus: &Bus) -> Result<()> {
     ensure!(ended.is_none(), "a message in place of the end");
     Ok(())
 }
+
+/// A bus that refuses to be stopped says why, and both it and the client that asked go on.
+pub async fn stop_refused(bus: &Bus) -> Result<()> {
+    let (mut stopping, bystander) = (bus.connect().await?, bus.connect().await?);
+    let mut feed = bystander.subscribe::<Note>(&bus.topic("stop")).await?;
+    let refused = stopping.stop_bus().await;
+    expect_refusal("stopping", refused, "Request failed: this client may not stop the bus")?;
+    expect("still here", stopping.publish(&bus.topic("stop"), &note("x")).await?, 1)?;
+    expect("delivered", next("delivered", &mut feed).await?.1, note("x"))
+}
