@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -782,13 +784,21 @@ def test_nothing_is_read_after_the_end(bus):
     assert client.messages() == []
 
 
-def test_the_cache_of_routes_is_bounded(bus, monkeypatch):
-    monkeypatch.setattr("polybus.protocols.t2.session.MAX_ROUTES", 3)
+def test_the_cache_of_routes_is_bounded_in_topics_and_in_recipients(bus, monkeypatch):
+    monkeypatch.setattr("polybus.protocols.t2.room.MAX_ROUTES", 3)
+    monkeypatch.setattr("polybus.protocols.t2.room.MAX_ROUTED", 10)
     client = bus.client()
+    routes = client.connection.session.routes
     for number in range(10):
         client.payload("Pub", f"topic_{number}", b"x" * 30)
         assert client.ack().recipients == 0
-        assert len(client.connection.session.routes) <= 3
+        assert len(routes) <= 3
+    for _ in range(6):
+        bus.client().topic("Sub", "**")
+    for number in range(10):
+        client.payload("Pub", f"topic_{number}", b"x" * 30)
+        assert client.ack().recipients == 6
+        assert len(routes) == 1
 
 
 @pytest.mark.parametrize(("kind", "letter"), [("Sub", "A"), ("Pub", "é"), ("Req", "a")])
@@ -905,3 +915,18 @@ def test_topics_of_ordinary_cost_are_free(costly):
     for n in range(500):
         client.payload("Pub", f"r{n}/u{n}/x/{n}", b"x" * 30)
     assert client.connection.session._debt == 0
+
+
+def test_a_publisher_of_what_unpacks_to_very_much_rests(bus, monkeypatch):
+    foreign, client = Foreign(bus), bus.client()
+    foreign.deliver_publication = lambda publication: bool(publication.payload)  # type: ignore[method-assign]
+    bus.router.subscribe(foreign, "a", "a")
+    bomb = encode_data(gzip.compress(bytes(32 << 20)))
+    frame = encode_frame(1, payload_content("Pub", "a", bomb, True))
+    plain = encode_frame(2, payload_content("Pub", "a", encode_data(b"x" * 6000), False))
+    client.send(plain * 100 + frame * 8)
+    acks = 100 + 4  # 65,536 visits each: the fourth one is beyond the second's worth
+    assert client.kinds() == ["Ack"] * acks
+    assert not client.tap.reading
+    bus.pass_time(3)
+    assert client.kinds() == ["Ack"] * 4

@@ -110,6 +110,8 @@ def relay(session: T2Session, data: bytes) -> int:
                             route = learn(session, data, at, payload_at)
                         if route is not None and is_payload(data, payload_at, end):
                             if route.owner is None:
+                                if route.others and session.resting:
+                                    return pos
                                 publish(session, route, view[at:end], view[pos + 8 : at])
                             else:
                                 request(session, route, view[at:end], view[pos + 8 : at])
@@ -166,7 +168,7 @@ def learn(session: T2Session, data: bytes, at: int, payload_at: int) -> Route | 
     else:
         return None
     if route is not None:
-        session.keep_route(prefix, route)
+        session.room.keep_route(session.routes, prefix, route)
     return route
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 WIRE: Final = "t2"
 MAX_ROUTES: Final = 4096  # cached topics per identity
+MAX_ROUTED: Final = (
+    1 << 18
+)  # recipients on all cached routes: 2 MiB, as in the index of subscriptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class T2Room:
         self.waiting: list[T2Party] = []
         """Parties with queued output; written out at the end of the batch, one write each."""
         self._routes: dict[Identity, dict[bytes, Route]] = {}
+        self._routed = 0
         self._epochs = self._present_epochs()
         router.add_wire(WIRE, MATCHING[self.options.matching])
 
@@ -85,8 +89,20 @@ class T2Room:
         epochs = self._present_epochs()
         if epochs != self._epochs:
             self._epochs = epochs
-            for routes in self._routes.values():
-                routes.clear()
+            self._forget_routes()
+
+    def keep_route(self, routes: dict[bytes, Route], prefix: bytes, route: Route) -> None:
+        """Remember a route under the bytes that led to it."""
+        self._routed += len(route.targets)
+        if len(routes) >= MAX_ROUTES or self._routed > MAX_ROUTED:
+            self._forget_routes()
+            self._routed = len(route.targets)
+        routes[prefix] = route
+
+    def _forget_routes(self) -> None:
+        self._routed = 0
+        for routes in self._routes.values():
+            routes.clear()
 
     def _present_epochs(self) -> tuple[int, int, int, bool]:
         router = self.router

@@ -21,7 +21,7 @@ from polybus.model.message import Call, Publication, Reply, Status
 from polybus.protocols.t2.names import to_shared
 from polybus.protocols.t2.party import Asked, T2Party, payload_of
 from polybus.protocols.t2.relay import MAX_TAIL, NO_COUNT, Route, publish, relay, request, send_ack
-from polybus.protocols.t2.room import MAX_ROUTES, WIRE, T2Room
+from polybus.protocols.t2.room import WIRE, T2Room
 from polybus.protocols.t2.topics import is_topic, is_word_topic
 from polybus.protocols.t2.wire import (
     CLIENT_KINDS,
@@ -39,13 +39,17 @@ from polybus.protocols.t2.wire import (
 from polybus.transports.outbox import Outbox
 from polybus.transports.pieces import Pieces
 
-# Walks of a publisher's topics through the subscriptions: what is beyond the free part of each is counted, and who
-# has had a second's worth (50 ms or so) is read no further until it is paid off, well before a client's 5 s for an Ack.
+# What one client makes the bus do beyond passing on is counted: walks of its topics through the subscriptions, less the
+# free part of each, and unpacking for other wires. Who has had a second's worth (50 ms or so) is read no further until
+# it is paid off, well before a client's 5 s for an Ack.
 FREE_VISITS: Final = (
     256  # of one topic; no concrete topic needs more where subscriptions are sensible
 )
 VISITS_PER_S: Final = 200_000
 MAX_DEBT: Final = 3 * VISITS_PER_S
+UNPACKED_PER_VISIT: Final = (
+    512  # bytes that gzip brings forth meanwhile; a small frame can hold very many
+)
 
 _NO_WILDCARDS: Final = BusError("ClaimWildcardNotSupported")
 _TAKEN: Final = BusError("TopicAlreadyClaimed")
@@ -210,12 +214,6 @@ class T2Session(T2Party):
         self.room.router.unsubscribe(self, topic, to_shared(topic))
         return None
 
-    def keep_route(self, prefix: bytes, route: Route) -> None:
-        """Remember a route under the bytes that led to it."""
-        if len(self.routes) >= MAX_ROUTES:
-            self.routes.clear()
-        self.routes[prefix] = route
-
     def publish_route(self, topic: bytes) -> Route | None:
         """Who gets publications to a topic; None if it is refused."""
         name = topic.decode("latin-1")
@@ -239,6 +237,14 @@ class T2Session(T2Party):
         if self._debt > VISITS_PER_S:
             self.resting = True
             self.outbox.pause_reading()
+
+    def _unpack(self, content: bytes) -> bytes:
+        """The payload for another wire."""
+        payload = payload_of(content)
+        gained = len(payload) - len(content)
+        if gained > 0:
+            self._charge(gained // UNPACKED_PER_VISIT)
+        return payload
 
     def _publish(self, message: Message, number: bytes) -> None:
         route = self.publish_route(message.topic.encode())
@@ -265,7 +271,7 @@ class T2Session(T2Party):
             None,
             wire=WIRE,
             frame=content,
-            decode=payload_of,
+            decode=self._unpack,
         )
         return sum(endpoint.deliver_publication(publication) for endpoint in route.others)
 
@@ -373,7 +379,7 @@ class T2Session(T2Party):
                     deadline=deadline,
                     wire=WIRE,
                     frame=content,
-                    decode=payload_of,
+                    decode=self._unpack,
                 ),
                 topic,
             )
@@ -405,7 +411,7 @@ class T2Session(T2Party):
     def _answer_call(self, call: Call, message: Message) -> None:
         router = self.room.router
         content = response_content(b"\x00", OK, message.data, message.compressed)
-        reply = Reply(call, None, wire=WIRE, frame=content, decode=payload_of)
+        reply = Reply(call, None, wire=WIRE, frame=content, decode=self._unpack)
         if message.status == OK:
             router.reply(reply)
         elif reply.payload:
