@@ -13,7 +13,8 @@ from polybus.core.policy import NEIGHBOUR, STRANGER
 from polybus.errors import ConfigError, NotAuthorized
 from polybus.server.access import Access, read_tokens
 from polybus.server.config import Policy
-from polybus.server.identity import identity_of, is_loopback
+from polybus.server.identity import identity_of
+from polybus.transports.connection import is_loopback
 from polybus.transports.url import parse_address
 
 SECRET = "s3cret"

@@ -6,13 +6,12 @@ socket), a verified certificate, the address, or being in this very process coun
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 from typing import Any
 
 from polybus.core.endpoint import Identity
 from polybus.core.policy import NEIGHBOUR, STRANGER
-from polybus.transports.connection import Connection
+from polybus.transports.connection import Connection, is_loopback
 
 
 def identity_of(connection: Connection) -> Identity:
@@ -26,18 +25,6 @@ def identity_of(connection: Connection) -> Identity:
     if uid is not None:
         return Identity("uid", str(uid))
     return NEIGHBOUR if is_loopback(connection.peer) else STRANGER
-
-
-def is_loopback(peer: str) -> bool:
-    """Whether a peer (`host:port`) is on this machine, by its address."""
-    host = peer.rpartition(":")[0].strip("[]").partition("%")[0]
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    # A client of a socket that takes both families: ::ffff:127.0.0.1
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
 
 
 def _names(certificate: dict[str, Any]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import socket
 import struct
@@ -251,6 +252,18 @@ class Connection(asyncio.Protocol):
         """The verified client certificate, when there is one."""
         found: dict[str, Any] | None = self.outbox.get_extra_info("peercert")
         return found or None
+
+
+def is_loopback(peer: str) -> bool:
+    """Whether a peer (`host:port`) is on this machine, by its address."""
+    host = peer.rpartition(":")[0].strip("[]").partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    # A client of a socket that takes both families: ::ffff:127.0.0.1
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
 
 
 def _peer_text(transport: Transport) -> str:

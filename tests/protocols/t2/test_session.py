@@ -377,6 +377,8 @@ def test_a_silent_connection_is_closed_after_ninety_seconds(bus):
     [
         ("local", ANONYMOUS, "127.0.0.1:5", True),
         ("local", ANONYMOUS, "[::1]:5", True),
+        ("local", ANONYMOUS, "[::ffff:127.0.0.1]:5", True),
+        ("local", ANONYMOUS, "unix", False),
         ("local", Identity("uid", "0"), "unix", True),
         ("local", Identity("local"), "memory", True),
         ("local", ANONYMOUS, "10.1.2.3:5", False),

@@ -5,7 +5,6 @@ Invariant: one counter numbers every message to any client (protocol page §3).
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -15,6 +14,7 @@ from polybus.core.router import Router
 from polybus.model.ids import counter
 from polybus.protocols.t2.relay import Route, frame_head
 from polybus.protocols.t2.topics import MATCHING
+from polybus.transports.connection import is_loopback
 
 if TYPE_CHECKING:
     from polybus.core.journal import Journal
@@ -146,7 +146,7 @@ class T2Room:
         setting = self.options.stop
         if setting != "local":
             return setting == "any"
-        known = identity.kind != "anonymous" or _is_loopback(peer)
+        known = identity.kind != "anonymous" or is_loopback(peer)
         return known and self.router.policy.may(identity, "admin", "t2/stop")
 
     def stop(self) -> None:
@@ -156,11 +156,3 @@ class T2Room:
             party.close("stopped by a client")
         if self.on_stop is not None:
             self.on_stop()
-
-
-def _is_loopback(peer: str) -> bool:
-    host = peer.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
