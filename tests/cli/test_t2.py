@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from polybus import __version__
 from polybus.cli.main import polybus
 from polybus.cli.t2 import encode_value, show, show_f32, t2, to_f32
 from polybus.cli.t2_names import Place, parse_place
@@ -59,7 +60,8 @@ def test_values_are_written_in_the_shortest_form():
 
 
 @pytest.mark.parametrize(
-    ("topic", "value"), [("x/a", "1"), ("f32/a", "one"), ("f32/a", "1_0"), ("string", "x")]
+    ("topic", "value"),
+    [("x/a", "1"), ("f32/a", "one"), ("f32/a", "1_0"), ("f32/a", "٣"), ("string", "x")],
 )
 def test_a_value_that_cannot_be_sent_is_refused(topic, value):
     with pytest.raises(LocalProtocolError):
@@ -243,3 +245,9 @@ def test_an_error_is_one_line_and_a_code():
     assert found.stdout == ""
     assert "No such file or directory" in found.stderr
     assert len(found.stderr.splitlines()) == 1
+
+
+def test_the_program_tells_its_version_as_the_original_has_the_flag():
+    for flag in ("-V", "--version"):
+        result = CliRunner().invoke(t2, [flag])
+        assert (result.exit_code, result.output) == (0, f"polybus t2, version {__version__}\n")

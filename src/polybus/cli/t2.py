@@ -18,6 +18,7 @@ from typing import Any, Final
 import cbor2
 import click
 
+from polybus import __version__
 from polybus.cli.bus import run, run_until_stopped
 from polybus.cli.t2_names import BUS_NAME, Place, default_place, parse_place, register, unregister
 from polybus.errors import LocalProtocolError, RemoteProtocolError
@@ -25,7 +26,9 @@ from polybus.protocols.t2.client import Client, Connector
 from polybus.protocols.t2.server import ServerBuilder
 from polybus.protocols.t2.server import log as server_log
 
-_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.I)
+_NUMBER: Final = re.compile(
+    r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.I | re.A
+)
 
 
 class BusAddress(click.ParamType[Place]):
@@ -56,7 +59,8 @@ def _bus_name(ctx: click.Context, param: click.Parameter, value: str) -> str:
     return value
 
 
-@click.group()
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="polybus t2")
 def t2() -> None:
     """The T2 Bus: what the program `t2` does."""
 
