@@ -32,16 +32,16 @@ def filled(rules: Rules, count: int) -> tuple[Subscriptions[int], list[str]]:
 
 
 def microseconds(work: Callable[[], object], times: int) -> float:
-    begin = time.perf_counter()
+    begin = time.process_time()
     for _ in range(times):
         work()
-    return (time.perf_counter() - begin) / times * 1e6
+    return (time.process_time() - begin) / times * 1e6
 
 
 def report(name: str, rules: Rules, count: int) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     index, topics = filled(rules, count)
-    built = time.perf_counter() - begin
+    built = time.process_time() - begin
     rng = random.Random(8)
     sample = rng.sample(topics, 1000)
     print(f"{name}: {len(index)} subscriptions, {built / len(index) * 1e6:.1f} us each to add")
@@ -62,13 +62,11 @@ def report(name: str, rules: Rules, count: int) -> None:
         f"  right after a change   {microseconds(right_after_a_subscribe, 10_000):8.2f} us"
         "   (with the subscribe and the unsubscribe)"
     )
-    for topic in ("room5/**", "**"):
+    for topic in ("room5/**", "**", "**/user77", "*/**/*/**/*/**/said"):
         index.add("probe/*", -1)
         cost = microseconds(partial(index.matching, topic), 1)
         reached = len(index.matching(topic))
-        print(
-            f"  publishing {topic:12}{cost:10.0f} us   ({reached} recipients, {cost / reached:.2f} us each)"
-        )
+        print(f"  publishing {topic:20}{cost:10.0f} us   ({reached} recipients)")
         index.remove("probe/*", -1)
 
 

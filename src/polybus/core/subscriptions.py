@@ -82,12 +82,7 @@ class PatternRules:
             if segment == ANY:
                 if repeated:
                     continue
-                # A dictionary grows at its end while we walk a list of it: every node below `here` joins once.
-                queue = list(here)
-                for node in queue:
-                    fresh = [child for child in node.children.values() if child not in here]
-                    here.update(dict.fromkeys(fresh))
-                    queue += fresh
+                add_descendants(here)
                 visited += len(here)
                 continue
             after: dict[Node[S], None] = {}
@@ -105,6 +100,17 @@ class PatternRules:
             visited += len(here) + len(after)
             here = after
         return here, visited
+
+
+def add_descendants(nodes: dict[Node[S], None]) -> None:
+    """Add every node below those that are there, once."""
+    queue = list(nodes)
+    # The list grows at its end while we walk it.
+    for node in queue:
+        for child in node.children.values():
+            if child not in nodes:
+                nodes[child] = None
+                queue.append(child)
 
 
 def _enter(nodes: dict[Node[S], None], node: Node[S]) -> None:

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus.core.subscriptions import PATTERNS, Subscriptions
@@ -41,6 +41,57 @@ def test_one_index_of_all_subscriptions_gives_the_same_as_pair_by_pair():
             expected[pair["pub"]].add(pair["sub"])
     for published, subscribed in expected.items():
         assert set(index.matching(published)) >= subscribed
+
+
+def by_the_page(subscribed: str, published: str) -> bool:
+    """The four rules of the protocol page §5, state by state."""
+    s, p = subscribed.split("/"), published.split("/")
+    seen: set[tuple[int, int, bool]] = set()
+    open_ = [(0, 0, False)]
+    while open_:
+        state = open_.pop()
+        if state in seen:
+            continue
+        seen.add(state)
+        j, i, eat = state
+        if i == len(p):
+            continue
+        more = j < len(s)
+        if p[i] == "**":
+            open_.append((j, i + 1, eat))
+            if more:
+                open_.append((j + 1, i, eat))
+        if eat:
+            open_.append((j, i + 1, True))
+            if more and s[j] == p[i]:
+                open_.append((j + 1, i + 1, False))
+        elif p[i] == "*":
+            if more:
+                open_.append((j + 1, i + 1, False))
+        elif more:
+            # A published `**` that meets a subscribed one is equal to it and is its first segment.
+            if s[j] in (p[i], "*"):
+                open_.append((j + 1, i + 1, False))
+            if s[j] == "**":
+                open_.append((j + 1, i + 1, True))
+    return any((len(s), len(p), eat) in seen for eat in (False, True))
+
+
+def test_the_page_and_the_real_matcher_say_the_same():
+    assert all(by_the_page(pair["sub"], pair["pub"]) is pair["match"] for pair in PAIRS)
+
+
+wild_topics = st.lists(st.sampled_from(["a", "b", "*", "**", "**"]), min_size=1, max_size=9)
+
+
+@given(st.lists(wild_topics.map("/".join), max_size=12, unique=True), wild_topics.map("/".join))
+@settings(max_examples=500, deadline=None)
+def test_an_index_of_any_subscriptions_decides_as_the_page_says(subscribed, published):
+    index: Subscriptions[str] = Subscriptions(UPSTREAM)
+    for topic in subscribed:
+        index.add(topic, topic)
+    expected = {topic for topic in subscribed if by_the_page(topic, published)}
+    assert set(index.matching(published)) == expected
 
 
 @given(topics, topics)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from polybus.core.subscriptions import PATTERNS, Node, Reached, Rules, S
+from polybus.core.subscriptions import PATTERNS, Node, Reached, Rules, S, add_descendants
 from polybus.model.name import MAX_SEGMENTS
 from polybus.model.pattern import ANY, MAX_WILDCARDS, ONE
 
@@ -59,15 +59,14 @@ class UpstreamRules:
         settled = False  # whether one more `**` right here would add nothing
         for word in topic:
             if word == ANY:
-                if settled:
-                    continue
-                before = len(plain), len(eating)
-                _with_descendants(plain)
-                _with_descendants(eating)
-                # The `**` may also be dropped, so all that is reached stays reached.
-                after = dict(plain)
-            else:
-                after = {}
+                if not settled:
+                    before = len(plain) + len(eating)
+                    _skip_any(plain, eating)
+                    visited += len(plain) + len(eating)
+                    settled = len(plain) + len(eating) == before  # they only grow
+                continue
+            settled = False
+            after: dict[Node[S], None] = {}
             for node in eating:
                 child = node.children.get(word)
                 if child is not None:
@@ -83,20 +82,19 @@ class UpstreamRules:
                         after[children[key]] = None
                 if ANY in children:
                     deeper[children[ANY]] = None
-            # With a `**` both sets only grow.
-            settled = word == ANY and (len(after), len(deeper)) == before
             visited += len(plain) + len(deeper)
             plain, eating = after, deeper
         plain.update(eating)
         return plain, visited
 
 
-def _with_descendants(nodes: dict[Node[S], None]) -> None:
-    queue = list(nodes)
-    for node in queue:
-        fresh = [child for child in node.children.values() if child not in nodes]
-        nodes.update(dict.fromkeys(fresh))
-        queue += fresh
+def _skip_any(plain: dict[Node[S], None], eating: dict[Node[S], None]) -> None:
+    """What a published `**` reaches: it may be dropped, consume any segments, or meet a subscribed one as a word."""
+    add_descendants(plain)
+    add_descendants(eating)
+    met = [node.children[ANY] for node in eating if ANY in node.children]
+    eating.update((node.children[ANY], None) for node in plain if ANY in node.children)
+    plain.update(dict.fromkeys(met))
 
 
 UPSTREAM: Final[Rules] = UpstreamRules()
