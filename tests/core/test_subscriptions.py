@@ -186,3 +186,21 @@ def test_publishing_to_all_reaches_all(topic):
     for n in range(500):
         index.add(f"r{n % 20}/u{n}", n)
     assert sorted(index.matching(topic)) == list(range(500))
+
+
+@pytest.mark.parametrize("singly", [0, 64])
+def test_one_who_goes_with_many_patterns_is_gone_from_every_cached_topic(monkeypatch, singly):
+    monkeypatch.setattr(module, "FORGOTTEN_SINGLY", singly)
+    index: Subscriptions[str] = Subscriptions()
+    for pattern in ("a/b", "a/*", "a/c"):
+        index.add(pattern, "goes")
+        index.add(pattern, "stays")
+    topics = ("a/b", "a/c", "a/*", "**")
+    for topic in topics:
+        assert set(index.matching(topic)) == {"goes", "stays"}
+    epoch = index.epoch
+    assert index.remove_all("goes") == 3
+    assert index.epoch > epoch
+    for topic in topics:
+        assert index.matching(topic) == ("stays",)
+    assert len(index) == 3

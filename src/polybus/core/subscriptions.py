@@ -17,6 +17,9 @@ MAX_CACHED_TOPICS: Final = (
 )
 MAX_CACHED_LENGTH: Final = 1024  # characters of a topic; nobody's usual topic is longer
 MAX_CACHED_RECIPIENTS: Final = 1 << 18  # 2 MiB of references over all cached topics
+FORGOTTEN_SINGLY: Final = (
+    64  # patterns of one who goes; for more it is cheaper to forget every topic
+)
 
 S = TypeVar("S", bound=Hashable)
 
@@ -24,12 +27,31 @@ S = TypeVar("S", bound=Hashable)
 class Node(Generic[S]):
     """One segment of the patterns that share a beginning; `deep` marks the segment `**`."""
 
-    __slots__ = ("children", "deep", "subscribers")
+    __slots__ = ("children", "deep", "parent", "segment", "subscribers")
 
-    def __init__(self, deep: bool = False) -> None:
+    def __init__(self, segment: str = "", parent: Node[S] | None = None) -> None:
         self.children: dict[str, Node[S]] = {}
         self.subscribers: dict[S, None] = {}  # a set that keeps the order of subscription
-        self.deep = deep
+        self.segment = segment
+        self.deep = segment == ANY
+        self.parent = parent
+
+    def grow(self, segments: Iterable[str]) -> Node[S]:
+        """The node at the end of these segments, made if it is not there."""
+        node = self
+        for segment in segments:
+            child = node.children.get(segment)
+            if child is None:
+                child = node.children[segment] = Node(segment, node)
+            node = child
+        return node
+
+    def prune(self) -> None:
+        """Take this node off the trie if nothing depends on it, and so up from there."""
+        node, parent = self, self.parent
+        while parent is not None and not node.children and not node.subscribers:
+            del parent.children[node.segment]
+            node, parent = parent, parent.parent
 
 
 Reached = tuple[Iterable[Node[S]], int]
@@ -138,7 +160,8 @@ class Subscriptions(Generic[S]):
         """How many nodes all walks so far have looked at: what a publisher with costly topics is charged for."""
         self._rules = rules
         self._root: Node[S] = Node()
-        self._patterns: dict[S, dict[str, None]] = {}
+        self._patterns: dict[S, dict[str, Node[S]]] = {}
+        """What each subscriber asked for, oldest first, with where that ends in the trie."""
         self._count = 0
         self._cache: dict[str, tuple[S, ...]] = {}
         self._cached_recipients = 0
@@ -152,13 +175,7 @@ class Subscriptions(Generic[S]):
         patterns = self._patterns.setdefault(subscriber, {})
         if pattern in patterns:
             return False
-        patterns[pattern] = None
-        node = self._root
-        for segment in self._rules.split(pattern):
-            child = node.children.get(segment)
-            if child is None:
-                child = node.children[segment] = Node(segment == ANY)
-            node = child
+        node = patterns[pattern] = self._root.grow(self._rules.split(pattern))
         node.subscribers[subscriber] = None
         self._count += 1
         self._changed(pattern)
@@ -169,17 +186,30 @@ class Subscriptions(Generic[S]):
         patterns = self._patterns.get(subscriber)
         if patterns is None or pattern not in patterns:
             return False
-        del patterns[pattern]
+        node = patterns.pop(pattern)
         if not patterns:
             del self._patterns[subscriber]
-        self._prune(pattern, subscriber)
+        del node.subscribers[subscriber]
+        node.prune()
+        self._count -= 1
+        self._changed(pattern)
         return True
 
     def remove_all(self, subscriber: S) -> int:
         """Forget a subscriber and return how many subscriptions it had."""
-        patterns = self._patterns.pop(subscriber, {})
-        for pattern in patterns:
-            self._prune(pattern, subscriber)
+        patterns = self._patterns.pop(subscriber, None)
+        if patterns is None:
+            return 0
+        for node in patterns.values():
+            del node.subscribers[subscriber]
+            node.prune()
+        self._count -= len(patterns)
+        if len(patterns) > FORGOTTEN_SINGLY:
+            self.epoch += 1
+            self._clear_cache()
+        else:
+            for pattern in patterns:
+                self._changed(pattern)
         return len(patterns)
 
     def patterns_of(self, subscriber: S) -> tuple[str, ...]:
@@ -212,20 +242,6 @@ class Subscriptions(Generic[S]):
         if not self._rules.is_concrete(topic):
             self._wild_topics.append(topic)
         return result
-
-    def _prune(self, pattern: str, subscriber: S) -> None:
-        path = [self._root]
-        segments = self._rules.split(pattern)
-        for segment in segments:
-            path.append(path[-1].children[segment])
-        del path[-1].subscribers[subscriber]
-        for parent, segment in zip(reversed(path[:-1]), reversed(segments), strict=True):
-            child = parent.children[segment]
-            if child.children or child.subscribers:
-                break
-            del parent.children[segment]
-        self._count -= 1
-        self._changed(pattern)
 
     def _changed(self, pattern: str) -> None:
         self.epoch += 1

@@ -106,10 +106,6 @@ MATCHING: Final[dict[str, Rules]] = {"upstream": UPSTREAM, "documented": PATTERN
 def matches(subscribed: str, published: str, rules: Rules = UPSTREAM) -> bool:
     """Whether one subscription gets one publication; the client sorts its deliveries with it."""
     root: Node[int] = Node()
-    node = root
-    for segment in rules.split(subscribed):
-        child: Node[int] = Node(segment == ANY)
-        node.children[segment] = child
-        node = child
+    node = root.grow(rules.split(subscribed))
     reached, _visited = rules.reach(root, rules.split(published))
     return node in reached
