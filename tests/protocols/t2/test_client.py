@@ -441,6 +441,13 @@ async def test_frames_come_in_any_pieces_and_a_bad_one_ends_the_connection(tmp_p
             await client.publish_bytes("a", b"")
 
 
+async def test_the_time_of_a_request_covers_the_wait_for_its_ack(tmp_path):
+    ack_of_nothing = encode_frame(0, ack_content(b"\x18\x63", None, None))
+    async with fake_bus(tmp_path / "bus", ack_of_nothing) as client:
+        with pytest.raises(CallTimeout, match=r"within 0\.05 s"):
+            await client.request_bytes("a", b"", timeout=0.05)
+
+
 async def test_a_bus_that_does_not_acknowledge_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(peer_module, "ACK_TIMEOUT", 0.01)
     ack_of_nothing = encode_frame(0, ack_content(b"\x18\x63", None, None))

@@ -184,8 +184,8 @@ class ServerPeer:
         response: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._responses[number] = response
         try:
-            await self._acknowledged(number, topic)
             async with asyncio.timeout(timeout):
+                await self._acknowledged(number, topic)
                 answer = await response
         except TimeoutError as exc:
             raise CallTimeout(f"no response from {topic} within {timeout:g} s") from exc
