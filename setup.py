@@ -15,6 +15,9 @@ from setuptools import Extension, setup
 HOT_MODULES = [
     "polybus.protocols.gsb.relay",
     "polybus.protocols.t2.relay",
+    "polybus.storage.batches",
+    "polybus.storage.intake",
+    "polybus.storage.topic_log",
 ]
 
 

@@ -227,11 +227,41 @@ async def test_large_and_small_chunks_come_out_in_order(opened: Opener):
     assert payloads(await fetch_all(engine, "t", 1 << 20)) == expected
 
 
+async def test_any_offset_of_a_batch_can_be_read_and_fetched(opened: Opener):
+    """Plain batches stay as the producer gave them; a reader may begin and end anywhere in one."""
+    engine = await opened(options=LARGE)
+    await engine.declare("t", TopicOptions(compression="zlib"))
+    sent = [b"%03d" % n for n in range(40)]
+    own = sent[1:21]
+    engine.append_plain("t", sent[:1], lambda offset, error: None)
+    engine.append_plain("t", [], lambda offset, error: None)
+    engine.append_plain("t", own, lambda offset, error: None)
+    await put(engine, "t", NewRecord(sent[21], key=b"k"))
+    await put(engine, "t", *sent[22:])
+
+    async def check() -> None:
+        assert [record.key for record in await read_all(engine, "t")] == [
+            b"k" if n == 21 else b"" for n in range(40)
+        ]
+        for start in range(40):
+            for most, most_bytes in ((1, 999), (7, 999), (99, 10), (99, 1)):
+                found = await engine.read("t", start, most, most_bytes)
+                assert payloads(found) == sent[start : start + len(found)]
+                assert 1 <= len(found) <= most and (len(found) == 1 or 3 * len(found) <= most_bytes)
+            part = await engine.fetch("t", start, 40, 1)
+            view = parse_chunk(part.chunks[0])
+            assert payloads(view.slice(start, 40)) == sent[start : view.header.end]
+
+    await check()
+    await engine.move_all()
+    await check()
+
+
 def test_rows_are_packed_by_number_and_by_size():
     rows: list[Any] = [Row(1, NewRecord(b"x"))] * 5000 + [Row(1, NewRecord(bytes(600_000)))] * 3
     views = list(pack_items(SimDisk(), 10, rows, "none"))
-    assert [view.header.count for view in views] == [4096, 906, 1]
-    assert [view.header.base for view in views] == [10, 4106, 5012]
+    assert [view.header.count for view in views] == [4096, 905, 1, 1]
+    assert [view.header.base for view in views] == [10, 4106, 5011, 5012]
 
 
 async def test_a_frame_larger_than_a_log_file_gets_one_of_its_own(opened: Opener, tmp_path: Path):
@@ -476,9 +506,9 @@ async def test_a_reader_follows_a_chunk_that_was_moved_or_merged_meanwhile(opene
     ticket = await engine.stage("t", encode_chunk(0, [NewRecord(b"staged")]))
     await engine.publish_staged("t", "s", 1, [ticket])
     topic = engine._state.log("t")
-    _, items = topic.visible(0, 1)
+    visible = topic.visible(0, 1)
     await engine.move_all()
-    views = await engine._reader._encode_tail(topic, items, 0, 0)
+    views = await engine._reader._encode_tail(topic, visible, 0, 0)
     assert payloads(views[0].records()) == [b"staged"]
     old = topic.segments[0]
     for n in range(70):

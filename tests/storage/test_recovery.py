@@ -13,7 +13,7 @@ from polybus.errors import CorruptRecord, FormatTooNew, StorageError
 from polybus.model.clock import ManualClock
 from polybus.model.record import NewRecord
 from polybus.storage.checkpoint import Changes, Checkpoint, Meta
-from polybus.storage.commit_log import LogTail, Prepared
+from polybus.storage.commit_log import LogTail
 from polybus.storage.engine import EmbeddedEngine
 from polybus.storage.files import DiskFiles
 from polybus.storage.frame import FILE_HEADER_BYTES, scan_frames
@@ -280,4 +280,3 @@ def test_a_frame_that_names_an_older_predecessor_voids_those_between(tmp_path: P
     assert [path.name for path in tail.spares] == ["000000000002.log"]
     assert FILE_HEADER_BYTES == 64
     assert isinstance(tail, LogTail)
-    assert Prepared().sync

@@ -177,25 +177,29 @@ def encode_columns(
     return seal(flags, base, first, last, len(payload_ends) - 1, sizes, b"".join(parts))
 
 
-def encode_open(base: int, time_us: int, payloads: Sequence[bytes]) -> ChunkView:
-    """A chunk of plain payloads of one time, its checksums left for later.
+def open_parts(base: int, times_us: array[int], payloads: Sequence[bytes]) -> list[bytes]:
+    """The pieces of a chunk of plain payloads, its checksums left open.
 
-    For who keeps it under a checksum of his own: `raw` and `head` compute them when somebody asks.
+    For who keeps it under a checksum of his own. Pieces, since most of them are there already.
     """
     count = len(payloads)
     ends = ends_of(payloads)
     plain = ends[-1]
-    size = _up(plain)
-    body_bytes = count * 8 + (count + 2) // 2 * 8 + size
-    header = ChunkHeader(
-        *(0, 0, base, time_us, time_us, count, body_bytes, plain, plain),
-        *(0, 0, 0, 0, 0, 0),
+    body_bytes = count * 8 + (count + 2) // 2 * 8 + _up(plain)
+    head = _HEADER.pack(
+        *(MAGIC, VERSION, 0, HEADER_BYTES, 0, 0, base, times_us[0], times_us[-1]),
+        *(count, body_bytes, plain, plain, 0, 0, 0, 0, 0, 0),
     )
-    parts: list[Any] = [_open_head(header), array("q", [time_us]) * count]
-    _put_ends(parts, ends)
+    parts = [head, times_us.tobytes(), ends.tobytes()]
+    _pad_ends(parts, count)
     parts += payloads
     parts.append(_PADDING[plain % 8])
-    return ChunkView(b"".join(parts), header, sealed=False)
+    return parts
+
+
+def encode_open(base: int, times_us: array[int], payloads: Sequence[bytes]) -> ChunkView:
+    """A chunk of plain payloads whose checksums are computed when somebody asks for its `head` or `raw`."""
+    return parse_open(b"".join(open_parts(base, times_us, payloads)))
 
 
 def join_chunks(views: Sequence[ChunkView]) -> bytes:

@@ -35,13 +35,15 @@ class Limits:
     frame: int  # a batch is closed when it is this large
 
 
-class Batch(Prepared):
+class Batch:
     """A frame being filled, and what happens once it is durable."""
 
-    __slots__ = ("changes", "dones", "ends", "loose", "offsets", "then")
-
     def __init__(self, sync: bool) -> None:
-        super().__init__()
+        self.sequence = 0
+        self.epoch = 0
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.crc = 0
         self.sync = sync
         self.ends: dict[TopicLog, int] = {}
         self.changes: list[tuple[int, Change]] = []

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from polybus.errors import StorageError
 from polybus.storage.files import Files, OpenFile, storage_error
@@ -36,18 +36,15 @@ VOID: Final = bytes(FRAME_HEADER_BYTES)
 _PAD: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 
 
-class Prepared:
+class Prepared(Protocol):
     """The bytes of one frame on their way to the disk."""
 
-    __slots__ = ("crc", "epoch", "parts", "sequence", "size", "sync")
-
-    def __init__(self) -> None:
-        self.sequence = 0
-        self.epoch = 0
-        self.parts: list[bytes] = []  # the body, in few pieces
-        self.size = 0  # of the body
-        self.crc = 0
-        self.sync = True
+    sequence: int
+    epoch: int
+    parts: list[bytes]  # the body, in few pieces
+    size: int  # of the body
+    crc: int
+    sync: bool
 
 
 Report = Callable[[list[Prepared], StorageError | None], None]

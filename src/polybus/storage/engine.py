@@ -125,8 +125,7 @@ class EmbeddedEngine:
         self._intake = Intake(
             self._state, self._clock, limits, self._commit_log.submit, found.tail.next_sequence
         )
-        cache = ChunkCache(size.cache)
-        self._reader = Reader(self._files, self._pool, cache)
+        self._reader = Reader(self._files, self._pool, ChunkCache(size.cache))
         self._mover = Mover(
             self._files,
             self._folder,
@@ -134,7 +133,6 @@ class EmbeddedEngine:
             self._intake,
             self._commit_log,
             self._checkpoint,
-            cache,
             self._mover_pool,
             self._clock,
             found.meta,

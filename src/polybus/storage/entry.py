@@ -113,10 +113,9 @@ def encode_row(topic: int, offset: int, time_ms: int, record: NewRecord) -> list
     return [head, record.key, tag, id_, headers, payload]
 
 
-def encode_chunk_entry(topic: int, view: ChunkView) -> list[bytes]:
+def encode_chunk_entry(topic: int, parts: list[bytes]) -> list[bytes]:
     """Many records, as the parts of their entry; the frame's checksum stands for the chunk's own."""
-    assert isinstance(view.buf, bytes)
-    return [SIZED_HEAD.pack(CHUNK, topic, len(view.buf)), view.buf]
+    return [SIZED_HEAD.pack(CHUNK, topic, sum(map(len, parts))), *parts]
 
 
 def encode_change(topic: int, change: Change) -> bytes:

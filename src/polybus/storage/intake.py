@@ -2,10 +2,13 @@
 
 Invariant: what is taken in one call goes into one frame, and the records of a topic get their offsets
 in the order they came. A record's time is never below that of the one before it, nor in the future.
+
+Plain typed Python which Cython also compiles, as `batches` and `topic_log`: the `.pxd` beside each has the C types.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -20,9 +23,8 @@ from polybus.errors import (
 from polybus.model.chunk import (
     MAX_BYTES,
     MAX_RECORDS,
-    ChunkView,
     encode_chunk,
-    encode_open,
+    open_parts,
     parse_chunk,
 )
 from polybus.model.clock import Clock
@@ -42,7 +44,7 @@ from polybus.storage.entry import (
     encode_row,
 )
 from polybus.storage.state import State
-from polybus.storage.topic_log import Row, TopicLog
+from polybus.storage.topic_log import Row, Run, TopicLog
 
 CHUNK_FROM: Final = 8  # so many records at once are cheaper to encode as columns than row by row
 
@@ -110,7 +112,7 @@ class Intake(Batches):
         if log is None or log.removed:
             raise NoSuchTopic(topic)
         self._check_open()
-        return self._append_payloads(log, payloads, done)
+        return self._append_payloads(log, payloads.copy(), done)
 
     def _append_payloads(self, log: TopicLog, payloads: list[bytes], done: Done) -> bool:
         size = sum(map(len, payloads)) + ROW_OVERHEAD * len(payloads)
@@ -172,19 +174,22 @@ class Intake(Batches):
     def _store_payloads(
         self, batch: Batch, log: TopicLog, payloads: list[bytes], time_ms: int
     ) -> None:
-        if len(payloads) > MAX_RECORDS or sum(map(len, payloads)) > MAX_BYTES:
+        if not payloads:
+            return
+        size = sum(map(len, payloads))
+        if len(payloads) > MAX_RECORDS or size > MAX_BYTES:
             half = len(payloads) // 2
             if half:
                 self._store_payloads(batch, log, payloads[:half], time_ms)
                 self._store_payloads(batch, log, payloads[half:], time_ms)
                 return
-        self._store_view(batch, log, encode_open(log.next, time_ms * 1000, payloads))
-
-    def _store_view(self, batch: Batch, log: TopicLog, view: ChunkView) -> None:
-        batch.parts += encode_chunk_entry(log.id, view)
-        batch.size += view.header.length
-        log.add(log.next, view, view.header.length)
-        log.next += view.header.count
+        count = len(payloads)
+        times_us = array("q", (time_ms * 1000,)) * count
+        batch.parts += encode_chunk_entry(log.id, open_parts(log.next, times_us, payloads))
+        size += count * ROW_OVERHEAD
+        batch.size += size
+        log.add(log.next, Run(time_ms, payloads, size), size)
+        log.next += count
 
     async def commit(self, operations: Sequence[Operation]) -> list[int]:
         """See `Engine.commit`."""
@@ -323,7 +328,10 @@ class Intake(Batches):
                 size += len(records[stop].payload)
                 stop += 1
             chunk = encode_chunk(log.next, records[start:stop], times[start:stop])
-            self._store_view(batch, log, parse_chunk(chunk, verify=False))
+            batch.parts += encode_chunk_entry(log.id, [chunk])
+            batch.size += len(chunk)
+            log.add(log.next, parse_chunk(chunk, verify=False), len(chunk))
+            log.next += stop - start
             start = stop
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from polybus.errors import CorruptRecord
-from polybus.model.chunk import ChunkView
+from polybus.model.chunk import ChunkHeader
 from polybus.model.clock import Clock
 from polybus.storage.checkpoint import (
     Changes,
@@ -34,7 +34,6 @@ from polybus.storage.files import Files, FolderHold, OpenFile
 from polybus.storage.intake import Intake
 from polybus.storage.merger import is_ragged, merge_segment
 from polybus.storage.packing import pack_items
-from polybus.storage.reader import ChunkCache
 from polybus.storage.retention import is_aged, segment_limit
 from polybus.storage.segment import (
     SEGMENT_HEADER_BYTES,
@@ -61,7 +60,7 @@ class Written:
 
     segment: Segment
     position: int
-    view: ChunkView
+    header: ChunkHeader
 
 
 @dataclass(slots=True)
@@ -107,8 +106,6 @@ def _sync(files: Files, folder: Path, opened: list[OpenFile], folders: list[Path
 def _write_job(files: Files, job: Job, opened: list[OpenFile], folders: list[Path]) -> None:
     segment, position = job.active, job.position
     file, end = None, job.base
-    # Counted here rather than on the event loop, where a hundred thousand items would be felt.
-    job.bytes = sum(map(item_bytes, job.items))
     lost: list[Path] = []
     options = job.topic.options
     for view in pack_items(files, job.base, job.items, options.compression, lost.append):
@@ -130,7 +127,8 @@ def _write_job(files: Files, job: Job, opened: list[OpenFile], folders: list[Pat
             file = files.open(segment.path)
             opened.append(file)
         file.write(position, [view.head, view.body])
-        job.written.append(Written(segment, position, view))
+        # The chunk itself is let go: where readers are not far behind, they still got it from the tail.
+        job.written.append(Written(segment, position, view.header))
         position += length
         end = view.header.end
     staged = [item.path for item in job.items if isinstance(item, StagedPart)]
@@ -148,7 +146,6 @@ class Mover:
         intake: Intake,
         commit_log: CommitLog,
         checkpoint: Checkpoint,
-        cache: ChunkCache,
         pool: Executor,
         clock: Clock,
         meta: Meta,
@@ -160,7 +157,6 @@ class Mover:
         self._intake = intake
         self._commit_log = commit_log
         self._checkpoint = checkpoint
-        self._cache = cache
         self._pool = pool
         self._clock = clock
         self._segment_bytes = segment_bytes
@@ -231,7 +227,10 @@ class Mover:
         if is_aged(topic, self._clock.wall_ms()):
             active = None
         limit = segment_limit(topic, self._segment_bytes)
-        return Job(topic, base, items, topic.end, active, active.length if active else 0, limit)
+        on_its_way = sum(map(item_bytes, topic.items[len(items) :]))
+        job = Job(topic, base, items, topic.end, active, active.length if active else 0, limit)
+        job.bytes = topic.tail_bytes - on_its_way
+        return job
 
     def _take_over(self, job: Job, outstanding: int) -> None:
         """On the event loop: the topic's records now lie in segments."""
@@ -240,7 +239,7 @@ class Mover:
             return
         touched: dict[int, Segment] = {}
         for written in job.written:
-            segment, header = written.segment, written.view.header
+            segment, header = written.segment, written.header
             if not topic.segments or topic.segments[-1] is not segment:
                 topic.segments.append(segment)
                 segment.first_ms = header.first_us // 1000
@@ -251,7 +250,6 @@ class Mover:
             segment.last_position, segment.chunks = written.position, segment.chunks + 1
             segment.length = written.position + header.length
             touched[segment.base] = segment
-            self._cache.put(topic.id, written.view)
         for segment in touched.values():
             self.put_segment(topic, segment)
         untouched = bool(topic.bases) and topic.bases[0] == job.base

@@ -22,8 +22,8 @@ from polybus.model.chunk import (
 )
 from polybus.model.record import Record
 from polybus.storage.files import Files
-from polybus.storage.reader import encode_rows, read_part
-from polybus.storage.topic_log import Item, Row, StagedPart
+from polybus.storage.reader import encode_gathered, read_part
+from polybus.storage.topic_log import Item, StagedPart, gather
 
 log = logging.getLogger("polybus.storage")
 LARGE_RECORDS: Final = 1024  # a chunk of this many records or bytes is copied as it is
@@ -72,19 +72,8 @@ def is_large(view: ChunkView) -> bool:
 def _views(
     files: Files, base: int, items: Iterable[Item], on_lost: Callable[[Path], None] | None
 ) -> Iterator[ChunkView]:
-    """Every item as a chunk, runs of rows as few."""
-    rows: list[Row] = []
-    size = 0
-    for item in items:
-        if isinstance(item, Row):
-            rows.append(item)
-            size += len(item.record.payload)
-            if len(rows) < MAX_RECORDS and size < MAX_BYTES:
-                continue
-        if rows:
-            yield encode_rows(base, rows)
-            base += len(rows)
-            rows, size = [], 0
+    """Every item as a chunk, neighbouring records as few."""
+    for item in gather(items):
         if isinstance(item, ChunkView):
             yield item
             base = item.header.end
@@ -96,8 +85,10 @@ def _views(
                 log.error("offsets %d to %d are lost: %s", item.base, base - 1, exc)
                 if on_lost is not None:
                     on_lost(item.path)
-    if rows:
-        yield encode_rows(base, rows)
+        else:
+            view = encode_gathered(base, item)
+            yield view
+            base = view.header.end
 
 
 def _joined(views: Sequence[ChunkView]) -> ChunkView:

@@ -17,12 +17,21 @@ from typing import TypeVar
 
 from polybus.core.engine import Slice
 from polybus.errors import CorruptRecord, OutOfRange
-from polybus.model.chunk import MAX_BYTES, MAX_RECORDS, ChunkView, encode_chunk, parse_chunk
-from polybus.model.record import Record
+from polybus.model.chunk import ChunkView, encode_chunk, encode_open, parse_chunk
+from polybus.model.record import NewRecord, Record
 from polybus.storage.files import Files, storage_error
 from polybus.storage.recovery import read_staged
 from polybus.storage.segment import Segment, load_index, read_chunk
-from polybus.storage.topic_log import Item, Row, StagedPart, TopicLog, cut_records
+from polybus.storage.topic_log import (
+    Gathered,
+    Item,
+    Row,
+    Run,
+    StagedPart,
+    TopicLog,
+    cut_records,
+    gather,
+)
 
 _T = TypeVar("_T")
 
@@ -98,9 +107,8 @@ class Reader:
         at, total = start, 0
         while at < end and (not chunks or total < max_bytes):
             if log.bases and at >= log.bases[0]:
-                _, items = log.visible(at, end)
                 room = max_bytes - total
-                more = await self._encode_tail(log, items, at, room)
+                more = await self._encode_tail(log, log.visible(at, end), at, room)
             else:
                 more = [await self._view_at(log, at)]
             for view in more:
@@ -141,8 +149,7 @@ class Reader:
         while True:
             check_range(log, start)
             if log.bases and start >= log.bases[0]:
-                _, items = log.visible(start, start + 1)
-                return (await self._encode_tail(log, items, start, 0))[0]
+                return (await self._encode_tail(log, log.visible(start, start + 1), start, 0))[0]
             segment = segment_at(log, start)
             if segment is None:
                 raise CorruptRecord(log.folder.name, 0, f"no segment holds offset {start}")
@@ -154,10 +161,11 @@ class Reader:
                     raise CorruptRecord(segment.path.name, 0, "the file is missing") from exc
 
     async def _encode_tail(
-        self, log: TopicLog, items: Sequence[Item], start: int, max_bytes: int
+        self, log: TopicLog, visible: tuple[list[int], list[Item]], start: int, max_bytes: int
     ) -> list[ChunkView]:
+        bases, items = visible
         try:
-            return await self._run(partial(self._encode, items, start, max_bytes))
+            return await self._run(partial(self._encode, bases[0], items, max_bytes))
         except FileNotFoundError as exc:
             # A staged chunk that was moved while we were on the way lies in a segment now.
             if log.bases and start >= log.bases[0]:
@@ -189,38 +197,45 @@ class Reader:
         except OSError as exc:
             raise storage_error(exc, "reading") from exc
 
-    def _encode(self, items: Sequence[Item], start: int, max_bytes: int) -> list[ChunkView]:
-        """Chunks of the tail's items from `start` on, until `max_bytes` are there."""
+    def _encode(self, base: int, items: Sequence[Item], max_bytes: int) -> list[ChunkView]:
+        """Chunks of the tail's items, which begin at `base`, until `max_bytes` are there."""
         views: list[ChunkView] = []
-        rows: list[Row] = []
-        total, at = 0, start
-        for item in items:
-            if isinstance(item, Row):
-                rows.append(item)
-                total += len(item.record.payload)
-                if len(rows) < MAX_RECORDS and total < min(max_bytes, MAX_BYTES):
-                    continue
-            if rows:
-                views.append(encode_rows(at, rows))
-                at = views[-1].header.end
-                rows = []
+        total = 0
+        for item in gather(items, max_bytes):
             if isinstance(item, ChunkView):
-                views.append(item)
+                view = item
             elif isinstance(item, StagedPart):
-                views.append(read_part(self._files, item))
-            at = views[-1].header.end
-            total = sum(view.header.length for view in views)
+                view = read_part(self._files, item)
+            else:
+                view = encode_gathered(base, item)
+            views.append(view)
+            base = view.header.end
+            total += view.header.length
             if total >= max_bytes:
-                return views
-        if rows:
-            views.append(encode_rows(at, rows))
+                break
         return views
 
 
-def encode_rows(base: int, rows: Sequence[Row]) -> ChunkView:
-    """A chunk of rows of the tail."""
-    chunk = encode_chunk(base, [row.record for row in rows], [row.time_ms for row in rows])
-    return parse_chunk(chunk, verify=False)
+def encode_gathered(base: int, items: Gathered) -> ChunkView:
+    """A chunk of rows and runs of the tail."""
+    times_ms: list[int] = []
+    if all(isinstance(item, Run) for item in items):
+        payloads: list[bytes] = []
+        times_us = array("q")
+        for item in items:
+            assert isinstance(item, Run)
+            payloads += item.payloads
+            times_us.extend(array("q", (item.time_ms * 1000,)) * len(item.payloads))
+        return encode_open(base, times_us, payloads)
+    records: list[NewRecord] = []
+    for item in items:
+        if isinstance(item, Row):
+            records.append(item.record)
+            times_ms.append(item.time_ms)
+        else:
+            records += map(NewRecord, item.payloads)
+            times_ms += [item.time_ms] * len(item.payloads)
+    return parse_chunk(encode_chunk(base, records, times_ms), verify=False)
 
 
 def read_part(files: Files, part: StagedPart) -> ChunkView:

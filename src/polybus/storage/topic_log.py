@@ -11,14 +11,14 @@ loop touches it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from polybus.core.engine import Done, GroupState, TopicInfo, TopicOptions
-from polybus.model.chunk import ChunkView
+from polybus.model.chunk import MAX_BYTES, MAX_RECORDS, ChunkView
 from polybus.model.record import NewRecord, Record
 from polybus.storage.dedup import DedupWindow
 from polybus.storage.entry import ROW_OVERHEAD
@@ -30,6 +30,17 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     time_ms: int
     record: NewRecord
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Records with nothing but a payload that were taken at one time.
+
+    They stay as the producer handed them in: copying them took longer than all that was done with them.
+    """
+
+    time_ms: int
+    payloads: list[bytes]
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +55,47 @@ class StagedPart:
     now_ms: int
 
 
-Item = Row | ChunkView | StagedPart
+Item = Row | Run | ChunkView | StagedPart
+
+
+Gathered = list[Row | Run]
+"""Neighbours that make one chunk."""
+
+
+def gather(
+    items: Iterable[Item], max_bytes: int = MAX_BYTES
+) -> Iterator[Gathered | ChunkView | StagedPart]:
+    """The items in order, rows and runs in groups of a good chunk's size; of `max_bytes`, if that is less."""
+    limit = min(max_bytes, MAX_BYTES)
+    found: Gathered = []
+    count = size = 0
+    for item in items:
+        if isinstance(item, Row):
+            more, more_bytes = 1, len(item.record.payload)
+        elif isinstance(item, Run):
+            more, more_bytes = len(item.payloads), item.size
+        else:
+            if found:
+                yield found
+                found, count, size = [], 0, 0
+            yield item
+            continue
+        if found and (count + more > MAX_RECORDS or size + more_bytes > limit):
+            yield found
+            found, count, size = [], 0, 0
+        found.append(item)
+        count += more
+        size += more_bytes
+    if found:
+        yield found
 
 
 def item_count(item: Item) -> int:
     """How many records an item of the tail stands for."""
     if isinstance(item, Row):
         return 1
+    if isinstance(item, Run):
+        return len(item.payloads)
     return item.header.count if isinstance(item, ChunkView) else item.count
 
 
@@ -63,7 +108,7 @@ def item_bytes(item: Item) -> int:
 
 def item_times_ms(item: Item) -> tuple[int, int]:
     """The times of an item's first and last record; of a staged one, bounds of them."""
-    if isinstance(item, Row):
+    if isinstance(item, (Row, Run)):
         return item.time_ms, item.time_ms
     if isinstance(item, ChunkView):
         return item.header.first_us // 1000, item.header.last_us // 1000
@@ -181,6 +226,14 @@ class TopicLog:
                     Record(start, time_ms, new.payload, new.key, new.tag, new.headers, new.id)
                 )
                 start += 1
+            elif isinstance(item, Run):
+                low = start - self.bases[at]
+                for payload in item.payloads[low : low + max_records - len(found)]:
+                    total += len(payload)
+                    if found and total > max_bytes:
+                        return found
+                    found.append(Record(start, item.time_ms, payload))
+                    start += 1
             elif isinstance(item, ChunkView):
                 low = start - item.header.base
                 more = cut_records(item, low, max_records - len(found), max_bytes - total)
@@ -199,7 +252,7 @@ class TopicLog:
     def tail_offset_at(self, time_ms: int) -> tuple[int, Item | None]:
         """The first visible offset at or after a time, and the staged part that must be read to know."""
         for base, item in self._from_time(time_ms):
-            if isinstance(item, Row):
+            if isinstance(item, (Row, Run)):
                 return base, None
             if isinstance(item, ChunkView):
                 return base + item.time_index(time_ms), None

@@ -1,0 +1,26 @@
+import cython
+
+from polybus.storage.batches cimport Batch, Batches
+from polybus.storage.topic_log cimport TopicLog
+
+cdef class Intake(Batches):
+    cdef public dict _topics
+    cdef public list _plain_logs
+    cdef public long long _plain_bytes, _max_plain, _max_queue
+    cdef public object refusal
+
+    @cython.locals(log=TopicLog, size=cython.longlong)
+    cpdef bint append(self, topic, records, done) except -1
+    @cython.locals(log=TopicLog)
+    cpdef bint append_plain(self, topic, list payloads, done) except -1
+    @cython.locals(size=cython.longlong, batch=Batch)
+    cpdef bint _append_payloads(self, TopicLog log, list payloads, done) except -1
+    cpdef Batch _batch_for(self, TopicLog log)
+    @cython.locals(
+        log=TopicLog, batch=Batch, logs=list, records=list, dones=list, payload=bytes,
+        now_ms=cython.longlong, time_ms=cython.longlong, first=cython.longlong, offset=cython.longlong,
+        size=cython.longlong, count=Py_ssize_t,
+    )
+    cpdef give_offsets(self)
+    @cython.locals(count=Py_ssize_t, size=cython.longlong)
+    cpdef _store_payloads(self, Batch batch, TopicLog log, list payloads, time_ms)
