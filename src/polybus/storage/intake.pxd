@@ -14,13 +14,13 @@ cdef class Intake(Batches):
     @cython.locals(log=TopicLog)
     cpdef bint append_plain(self, topic, list payloads, done) except -1
     @cython.locals(size=cython.longlong, batch=Batch)
-    cpdef bint _append_payloads(self, TopicLog log, list payloads, done) except -1
+    cpdef bint _append_payloads(self, TopicLog log, tuple payloads, done) except -1
     cpdef Batch _batch_for(self, TopicLog log)
     @cython.locals(
-        log=TopicLog, batch=Batch, logs=list, records=list, dones=list, payload=bytes,
+        log=TopicLog, batch=Batch, logs=list, records=list, dones=list, payloads=tuple,
         now_ms=cython.longlong, time_ms=cython.longlong, first=cython.longlong, offset=cython.longlong,
-        size=cython.longlong, count=Py_ssize_t,
+        size=cython.longlong, total=cython.longlong, count=Py_ssize_t,
     )
     cpdef give_offsets(self)
     @cython.locals(count=Py_ssize_t, size=cython.longlong)
-    cpdef _store_payloads(self, Batch batch, TopicLog log, list payloads, time_ms)
+    cpdef _store_payloads(self, Batch batch, TopicLog log, tuple payloads, time_ms)

@@ -97,7 +97,8 @@ class Intake(Batches):
                 return self._queued_bytes + self._plain_bytes < self._max_queue
         elif len(records) >= CHUNK_FROM and _are_plain(records):
             # Measured and given a time as a whole: doing both record by record took longer than encoding them.
-            return self._append_payloads(log, [record.payload for record in records], done)
+            payloads = tuple([record.payload for record in records])
+            return self._append_payloads(log, payloads, done)
         self._check_size(records)
         self.give_offsets()
         batch = self._batch_for(log)
@@ -112,9 +113,9 @@ class Intake(Batches):
         if log is None or log.removed:
             raise NoSuchTopic(topic)
         self._check_open()
-        return self._append_payloads(log, payloads.copy(), done)
+        return self._append_payloads(log, tuple(payloads), done)
 
-    def _append_payloads(self, log: TopicLog, payloads: list[bytes], done: Done) -> bool:
+    def _append_payloads(self, log: TopicLog, payloads: tuple[bytes, ...], done: Done) -> bool:
         size = sum(map(len, payloads)) + ROW_OVERHEAD * len(payloads)
         if size > self._limits.append:
             raise LimitExceeded("bytes in one append", limit=self._limits.append, actual=size)
@@ -149,30 +150,42 @@ class Intake(Batches):
             if not log.items:
                 log.oldest = self.sequence
             time_ms = log.last_ms = now_ms if now_ms > log.last_ms else log.last_ms
+            if count == 1:  # with many topics, most have one
+                payload = records[0].payload
+                size = len(payload)
+                batch.parts.append(_pack_row(ROW, log.id, first, time_ms, size))
+                batch.parts.append(payload)
+                size += ROW_OVERHEAD
+                batch.size += size
+                log.add(first, Run(time_ms, (payload,), size), size)
+                log.next = batch.ends[log] = first + 1
+                batch.offsets.append(first)
+                batch.dones.append(dones.pop())
+                records.clear()
+                continue
+            payloads = tuple([record.payload for record in records])
             if count < CHUNK_FROM:
-                id_, offset = log.id, first
-                for record in records:
-                    payload = record.payload
+                id_, offset, total = log.id, first, 0
+                for payload in payloads:
                     size = len(payload)
-                    batch.parts += (_pack_row(ROW, id_, offset, time_ms, size), payload)
-                    size += ROW_OVERHEAD
-                    batch.size += size
-                    log.tail_bytes += size
-                    log.bases.append(offset)
-                    log.items.append(Row(time_ms, record))
+                    batch.parts.append(_pack_row(ROW, id_, offset, time_ms, size))
+                    batch.parts.append(payload)
                     batch.offsets.append(offset)
+                    total += size + ROW_OVERHEAD
                     offset += 1
-                log.next = batch.ends[log] = offset
+                batch.size += total
+                log.add(first, Run(time_ms, payloads, total), total)
+                log.next = offset
             else:
-                self._store_payloads(batch, log, [record.payload for record in records], time_ms)
-                batch.ends[log] = log.next
+                self._store_payloads(batch, log, payloads, time_ms)
                 batch.offsets += range(first, first + count)
+            batch.ends[log] = log.next
             batch.dones += dones
             records.clear()
             dones.clear()
 
     def _store_payloads(
-        self, batch: Batch, log: TopicLog, payloads: list[bytes], time_ms: int
+        self, batch: Batch, log: TopicLog, payloads: tuple[bytes, ...], time_ms: int
     ) -> None:
         if not payloads:
             return
@@ -284,7 +297,7 @@ class Intake(Batches):
                 log.oldest = self.sequence
             times = [self._time(log, record, now_ms) for record in fresh]
             if len(fresh) >= CHUNK_FROM and _are_plain(fresh):
-                self._store_payloads(batch, log, [r.payload for r in fresh], times[0])
+                self._store_payloads(batch, log, tuple([r.payload for r in fresh]), times[0])
             elif len(fresh) < CHUNK_FROM:
                 self._store_rows(batch, log, fresh, times)
             else:

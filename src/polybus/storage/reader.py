@@ -219,14 +219,13 @@ class Reader:
 def encode_gathered(base: int, items: Gathered) -> ChunkView:
     """A chunk of rows and runs of the tail."""
     times_ms: list[int] = []
-    if all(isinstance(item, Run) for item in items):
+    runs = [item for item in items if isinstance(item, Run)]
+    if len(runs) == len(items):
         payloads: list[bytes] = []
-        times_us = array("q")
-        for item in items:
-            assert isinstance(item, Run)
-            payloads += item.payloads
-            times_us.extend(array("q", (item.time_ms * 1000,)) * len(item.payloads))
-        return encode_open(base, times_us, payloads)
+        for run in runs:
+            payloads += run.payloads
+            times_ms += [run.time_ms] * len(run.payloads)
+        return encode_open(base, array("q", [time * 1000 for time in times_ms]), payloads)
     records: list[NewRecord] = []
     for item in items:
         if isinstance(item, Row):

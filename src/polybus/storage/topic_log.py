@@ -39,7 +39,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     """
 
     time_ms: int
-    payloads: list[bytes]
+    payloads: tuple[bytes, ...]  # of no concern to the garbage collector, as a list would be
     size: int
 
 
