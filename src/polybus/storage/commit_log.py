@@ -28,9 +28,6 @@ from polybus.storage.frame import (
     padded,
 )
 
-MAX_SPARES: Final = (
-    2  # trimmed files kept for reuse: their blocks are allocated, which makes syncing cheaper
-)
 ZEROS: Final = memoryview(bytes(1 << 20))
 VOID: Final = bytes(FRAME_HEADER_BYTES)
 _PAD: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
@@ -77,12 +74,20 @@ def log_name(number: int) -> str:
 
 
 class CommitLog:
-    """Group commit in a thread of its own."""
+    """Group commit in a thread of its own.
 
-    def __init__(self, folder: Path, files: Files, file_bytes: int, report: Report) -> None:
+    Args:
+        max_spares: how many trimmed files are kept for reuse. Their blocks are allocated, which makes syncing cheaper,
+            and a round of the mover may trim the whole log at once.
+    """
+
+    def __init__(
+        self, folder: Path, files: Files, file_bytes: int, max_spares: int, report: Report
+    ) -> None:
         self._folder = folder
         self._files = files
         self._file_bytes = file_bytes
+        self._max_spares = max_spares
         self._report = report
         self._mutex = threading.Lock()
         self._wake = threading.Lock()  # held while there is nothing to do
@@ -146,7 +151,7 @@ class CommitLog:
             gone = [file for file in self._kept if file.last <= sequence and file is not current]
             self._kept = [file for file in self._kept if file not in gone]
         for file in gone:
-            if len(self._spares) < MAX_SPARES and self._is_whole(file):
+            if len(self._spares) < self._max_spares and self._is_whole(file):
                 self._spares.append(file.path)
             else:
                 self._files.unlink(file.path)

@@ -121,7 +121,13 @@ class EmbeddedEngine:
         self._state: State = found.state
         size = self._options
         limits = Limits(size.queue, size.append, size.log_file // 8)
-        self._commit_log = CommitLog(self._folder / "log", self._files, size.log_file, self._report)
+        self._commit_log = CommitLog(
+            self._folder / "log",
+            self._files,
+            size.log_file,
+            size.log_total // size.log_file,
+            self._report,
+        )
         self._intake = Intake(
             self._state, self._clock, limits, self._commit_log.submit, found.tail.next_sequence
         )
