@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 MAGIC: Final = b"PBCK"
 VERSION: Final = 1
 HEADER_BYTES: Final = 80
+PLAIN_OVERHEAD: Final = 12  # what a record takes beside its payload: a time and an end
 MAX_RECORDS: Final = (
     4096  # a batch that Arrow and Spark like, and small enough to decode for one record
 )

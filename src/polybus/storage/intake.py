@@ -21,8 +21,10 @@ from polybus.errors import (
     PolybusError,
 )
 from polybus.model.chunk import (
+    HEADER_BYTES,
     MAX_BYTES,
     MAX_RECORDS,
+    PLAIN_OVERHEAD,
     encode_chunk,
     open_parts,
     parse_chunk,
@@ -199,7 +201,7 @@ class Intake(Batches):
         count = len(payloads)
         times_us = array("q", (time_ms * 1000,)) * count
         batch.parts += encode_chunk_entry(log.id, open_parts(log.next, times_us, payloads))
-        size += count * ROW_OVERHEAD
+        size += HEADER_BYTES + count * PLAIN_OVERHEAD
         batch.size += size
         log.add(log.next, Run(time_ms, payloads, size), size)
         log.next += count

@@ -65,7 +65,8 @@ def check_version(files: Files, folder: Path) -> bool:
     finally:
         file.close()
     if not text.isdigit() or int(text) > FORMAT:
-        raise FormatTooNew(f"the data folder {folder} has format {text!r}, this is {FORMAT}")
+        text = f"the data folder {folder} has format {text!r}, this version knows {FORMAT}"
+        raise FormatTooNew(f"{text}: start it with the version that wrote it")
     return True
 
 

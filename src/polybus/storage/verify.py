@@ -23,7 +23,7 @@ from polybus.storage.segment import (
     read_chunk,
 )
 from polybus.storage.state import State
-from polybus.storage.topic_log import StagedPart, TopicLog
+from polybus.storage.topic_log import StagedPart, TopicLog, item_count
 
 Progress = Callable[[int, int], None]
 """Called with bytes checked so far and in all."""
@@ -98,7 +98,6 @@ class Verification:
         segments = [segment for topic in state.topics.values() for segment in topic.segments]
         self._total = sum(segment.length - SEGMENT_HEADER_BYTES for segment in segments)
         for topic in state.topics.values():
-            self.found.topics += 1
             for problem in self._check_topic(topic):
                 self.found.add(problem)
         self._check_log(meta, state)
@@ -167,8 +166,11 @@ class Verification:
                     replay(state, entry, frame.sequence, meta)
         except CorruptRecord as exc:
             self.found.add(exc)
+        # Those that were declared since the last checkpoint are topics too, and records that wait for the mover records.
+        self.found.topics = len(state.topics)
         for topic in state.topics.values():
             for item in topic.items:
+                self.found.records += item_count(item)
                 if isinstance(item, StagedPart):
                     try:
                         read_part(self._files, item).check(item.path.name)
