@@ -25,7 +25,7 @@
 #define BUFFER (1 << 20)
 
 struct conn {
-    int fd, service, waiting;
+    int fd, service, blocked;
     char *in, *out;
     size_t have, queued, sent;
 };
@@ -62,7 +62,11 @@ static void flush_out(struct conn *c) {
         c->sent += n;
     }
     if (c->sent == c->queued) c->sent = c->queued = 0;
-    struct epoll_event e = {.events = EPOLLIN | (c->queued ? EPOLLOUT : 0), .data.ptr = c};
+    int blocked = c->queued > 0;
+    if (blocked == c->blocked) return;
+    // Only when it changes: a call of the system per write would slow the generator down, not the server.
+    c->blocked = blocked;
+    struct epoll_event e = {.events = EPOLLIN | (blocked ? EPOLLOUT : 0), .data.ptr = c};
     epoll_ctl(ep, EPOLL_CTL_MOD, c->fd, &e);
 }
 

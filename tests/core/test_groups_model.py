@@ -96,6 +96,7 @@ class GroupsMachine(RuleBasedStateMachine):
 
     def cut(self) -> None:
         self.topics.groups._loop = None
+        self.topics.groups._unsaved.clear()
         for task in self.topics.groups._tasks:
             task.cancel()
         self.rest()
@@ -111,6 +112,7 @@ class GroupsMachine(RuleBasedStateMachine):
             while quiet < 8:
                 await asyncio.sleep(0)
                 engine, groups = self.memory, self.topics.groups
+                groups._save()  # the few milliseconds in which moves gather are over
                 seen = (engine.reads, len(engine.moves), len(engine.commits), groups._scheduled)
                 quiet = quiet + 1 if seen == before else 0
                 before = seen

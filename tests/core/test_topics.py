@@ -266,3 +266,23 @@ async def test_deliveries_wait_for_the_end_of_the_batch_and_moves_are_one_per_gr
         member.ack([offset])
     await node.settle()
     assert len(node.engine.moves) == before + 1
+
+
+async def test_who_takes_one_record_at_a_time_makes_one_move_of_many_turns(node):
+    await node.topics.declare("t")
+    await node.produce("t", *"abcdefgh")
+    await node.group(ack=False)
+    consumer = Consumer()
+    member = node.groups.join(consumer, "t", "g")
+    await node.settle()
+    before = len(node.engine.moves)
+    for _ in range(8):
+        node.groups.serve(member)
+        await asyncio.sleep(0)
+    assert consumer.offsets == list(range(8))
+    assert len(node.engine.moves) == before
+    async with asyncio.timeout(10):
+        while len(node.engine.moves) == before:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    (move,) = node.engine.moves[before:]
+    assert (move.floor, move.attempts) == (7, {7: 1})

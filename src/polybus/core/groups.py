@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 ORPHAN_S: Final = 60.0  # for members of a delete-on-exit group to come back after a restart
 POLLED: Final = 200  # topics looked at in one tick: a thousand would hold the loop for 10 ms
+MOVE_S: Final = 0.005  # how long a move that nobody waits for may gather others of its group
 POLL_S: Final = 1.0  # between looks for what changed in the engine without passing here (retention, other nodes)
 
 
@@ -73,6 +74,8 @@ class Groups:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduled = False
+        self._unsaved: dict[Group, None] = {}  # with moves that the engine has not been told of
+        self._saving: asyncio.TimerHandle | None = None
         self._poll_at = 0.0
         self._unpolled: list[str] = []
 
@@ -95,8 +98,9 @@ class Groups:
 
     async def idle(self) -> None:
         """Wait until nothing is under way: all that can be delivered is, and the engine knows of it."""
-        while self._touched or self._grown or self._tasks:
+        while self._touched or self._grown or self._unsaved or self._tasks:
             self._settle()
+            self._save()
             if self._tasks:
                 await asyncio.wait(self._tasks)
 
@@ -153,6 +157,25 @@ class Groups:
         now = self.clock.monotonic()
         for group in touched:
             _give_turn(group, now)
+
+    def save_soon(self, group: Group) -> None:
+        """Tell the engine of the group's moves, all those of a few milliseconds as one.
+
+        A member that takes one record at a time makes a move with each of them: encoding and applying it cost as much
+        as the delivery.
+        """
+        self._unsaved[group] = None
+        if self._saving is None and self._loop is not None:
+            self._saving = self._loop.call_later(MOVE_S, self._save)
+
+    def _save(self) -> None:
+        if self._saving is not None:
+            self._saving.cancel()
+            self._saving = None
+        unsaved, self._unsaved = self._unsaved, {}
+        for group in unsaved:
+            with suppress(NotReachable):
+                group.ledger.move()
 
     def serve(self, member: Member) -> None:
         """Credit for one record, and that record at once where it is at hand.

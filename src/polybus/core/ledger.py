@@ -46,7 +46,7 @@ class Ledger:
         return bool(self._group.buried) and now >= self._bury_at
 
     def flush(self, now: float) -> None:
-        """Hand over what the engine does not know yet; waits for nothing."""
+        """Hand over what the engine does not know yet, now or soon; waits for nothing."""
         group = self._group
         if self._writing or self._lock.locked() or group.closed:
             return
@@ -54,6 +54,12 @@ class Ledger:
             self._writing = True
             group.hub.spawn(self._write())
         elif group.dirty:
+            group.hub.save_soon(group)
+
+    def move(self) -> None:
+        """Tell the engine of the moves that nobody waits for; a write that is under way is followed by another turn."""
+        group = self._group
+        if group.dirty and not (self._writing or self._lock.locked() or group.closed):
             group.hub.engine.move(self._take())
 
     def fail(self, error: PolybusError) -> None:
