@@ -152,6 +152,8 @@ def test_of_two_ids_the_last_one_wins():
         b"BOGUS / HTTP/1.1",
         b"GET /",
         b"GET / HTTP/2.0",
+        b"GET / HTTP/1.",
+        b"GET / HTTP/1.1x",
         b"GET /\x01 HTTP/1.1",
         b"GET / HTTP/1.1\r\nno colon",
         b"GET / HTTP/1.1\r\n: empty",
@@ -164,7 +166,13 @@ def test_of_two_ids_the_last_one_wins():
         b"GET / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2",
         b"GET / HTTP/1.1\r\ncontent-length: 9999999999999999999",
         b"GET / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked",
+        b"GET / HTTP/1.1\r\ncontent-length: +1",
+        b"GET / HTTP/1.1\r\ncontent-length: 1, 1",
+        b"GET / HTTP/1.1\r\ncontent-length : 1",
         b"GET / HTTP/1.1\r\ntransfer-encoding: gzip",
+        b"GET / HTTP/1.1\r\ntransfer-encoding: chunked, identity",
+        b"GET / HTTP/1.1\r\ntransfer-encoding: \x0bchunked",
+        b"GET / HTTP/1.0\r\ntransfer-encoding: chunked",
     ],
 )
 def test_a_head_that_is_not_clear_is_refused(raw: bytes):
@@ -184,7 +192,24 @@ def test_a_control_character_in_an_id_is_refused():
     assert responses(served.peer.received())[0][0] == 400
 
 
-@pytest.mark.parametrize("chunks", [b"x\r\n", b"-1\r\n", b"1\r\nab\r\n", b"a" * 5000, b"1_0\r\n"])
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        b"x\r\n",
+        b"-1\r\n",
+        b"1\r\nab\r\n",
+        b"a" * 5000,
+        b"1_0\r\n",
+        b"0x1\r\na\r\n",
+        b"\x0b1\r\na\r\n",
+        b"1\na\r\n",
+        b"1\r\r\na\r\n",
+        b"1;a\rb\r\na\r\n",
+        b"1\r\na\n0\r\n",
+        b"0\r\nt: u\n",
+        b"0" * 17 + b"\r\n",
+    ],
+)
 def test_bad_chunks_end_the_connection(chunks: bytes):
     served = serve()
     served.peer.send(b"POST /c HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n" + chunks)
@@ -209,6 +234,17 @@ def test_a_body_over_the_limit_gets_an_empty_413_and_the_next_request_is_served(
     data = served.peer.received()
     assert data.startswith(b"HTTP/1.1 413 Request Entity Too Large\r\ncontent-length: 0\r\n\r\n")
     assert [b for _, _, b in responses(data)] == [b"", b"/next "]
+
+
+def test_who_asks_before_sending_a_body_over_the_limit_gets_413_and_the_end():
+    served = serve(max_body=10)
+    head = b"POST /c HTTP/1.1\r\ncontent-length: 70\r\nexpect: 100-continue\r\n\r\n"
+    # The body is not sent, and what follows must not be taken for it.
+    served.peer.send(head + b"GET /next HTTP/1.1\r\n\r\n")
+    ((status, headers, _),) = responses(served.peer.received())
+    assert (status, headers["connection"]) == (413, "close")
+    assert served.peer.closed
+    assert served.parties == []
 
 
 def test_the_application_is_told_what_was_passed_over():

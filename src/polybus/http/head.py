@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from polybus.errors import RemoteProtocolError
 
+VERSIONS: Final = ("HTTP/1.1", "HTTP/1.0")
 METHODS: Final = frozenset(
     {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "QUERY", "TRACE", "CONNECT"}
 )
@@ -87,7 +88,7 @@ def parse_head(raw: bytes, max_headers: int = 256) -> Head:
         text = raw.decode("latin-1")
     start, *lines = text.split("\r\n")
     parts = start.split(" ")
-    if len(parts) != 3 or parts[0] not in METHODS or not parts[2].startswith("HTTP/1."):
+    if len(parts) != 3 or parts[0] not in METHODS or parts[2] not in VERSIONS:
         raise BadHead(f"bad request line {start[:80]!r}")
     if _CONTROL.search(start):
         raise BadHead("a control character in the request line")
@@ -124,7 +125,8 @@ def _frame(head: Head, version: str) -> None:
     coding = headers.get("transfer-encoding")
     length = headers.get("content-length")
     if coding is not None:
-        if coding.lower() != "chunked" or length is not None:
+        # HTTP/1.0 knows no chunks: a proxy of that time would have passed the coding on unread.
+        if coding.lower() != "chunked" or length is not None or version == "HTTP/1.0":
             raise BadHead("a body whose length is not clear")
         head.chunked = True
     elif length is not None:

@@ -289,12 +289,16 @@ class HttpSession:
 
     def _begin(self, head: Head, ident: str, data: bytes, pos: int) -> int:
         """The head is there, its body is not: wait for it."""
+        expects = head.headers.get("expect", "").lower() == "100-continue"
         if head.length > self.site.settings.max_body:
+            if expects and head.ordered:
+                # It may spare itself the body after this answer: then nobody could tell where the next request begins.
+                head.keep_alive = False
             # Its bytes are passed over, so that requests behind it are still understood.
             request = Request(self, head, ident, b"")
             if head.ordered:
                 self._order.append(request)
-            request.send(encode_response(413, {}))
+            request.send(encode_response(413, {} if head.keep_alive or not head.ordered else CLOSE))
             if self._party is not None:
                 self._party.passed_over(request)
             self._skip = head.length
@@ -303,7 +307,7 @@ class HttpSession:
         self._id = ident
         if head.chunked:
             self._chunks = ChunkedBody(self.site.settings.max_body)
-        if head.headers.get("expect", "").lower() == "100-continue" and pos == len(data):
+        if expects and pos == len(data):
             self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._need = head.length
         return pos
