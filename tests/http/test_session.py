@@ -186,6 +186,49 @@ def test_a_head_that_is_not_clear_is_refused(raw: bytes):
     assert served.peer.closed
 
 
+def request(number: int, ident: bytes, body: bytes = b"") -> bytes:
+    head = b"GET / HTTP/1.1\r\ncmd: produce\r\nid: %b\r\nversion: %d\r\ncontent-length: %d\r\n\r\n"
+    return head % (ident, number, len(body)) + body
+
+
+def test_requests_that_differ_in_their_id_only_are_told_apart_from_those_that_do_not():
+    ids = [
+        b"1",
+        b"2",
+        b"3",
+        b"",
+        b"x" * 63,
+        b"y" * 64,
+        b"z" * 500,
+        b" padded\t",
+        "ä".encode(),
+        b"4",
+    ]
+    odd = b"GET / HTTP/1.1\r\ncmd: produce\r\nid: 5\r\nversion: 1\r\nid: 6\r\ncontent-length: 0\r\n\r\n"
+    data = b"".join(request(1, ident, b"ab") for ident in ids) + odd + request(1, b"7", b"ab")
+    data += request(2, b"8") * 3 + request(1, b"9", b"\r\n\r\nid: 3\r\n")
+    texts = [ident.strip().decode() for ident in ids]
+    expected = [*((text, b"ab") for text in texts), ("6", b""), ("7", b"ab"), *([("8", b"")] * 3)]
+    expected += [("9", b"\r\n\r\nid: 3\r\n")]
+    for splits in ([], range(1, len(data)), range(1, len(data), 7)):
+        served = serve()
+        served.peer.send(data, splits)
+        assert [(r.id, r.body) for r in served.echo.taken] == expected
+
+
+def test_a_control_character_is_refused_in_an_id_of_a_head_that_is_known_too():
+    served = serve()
+    served.peer.send(request(1, b"1") + request(1, b"2") + request(1, b"3\nset-cookie: b"))
+    assert [status for status, _, _ in responses(served.peer.received())] == [200, 200, 400]
+
+
+def test_a_head_that_is_known_is_no_longer_than_others_may_be():
+    served = serve(max_head=100)
+    assert len(request(1, b"1" * 35)) - 4 == 100
+    served.peer.send(request(1, b"1") + request(1, b"2") + request(1, b"3" * 36))
+    assert [status for status, _, _ in responses(served.peer.received())] == [200, 200, 431]
+
+
 def test_a_control_character_in_an_id_is_refused():
     served = serve()
     served.peer.send(b"GET / HTTP/1.1\r\ncmd: ping\r\nid: a\nset-cookie: b\r\n\r\n")

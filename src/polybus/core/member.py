@@ -55,7 +55,7 @@ class Member:
         """
         if self.closed or records <= 0:
             return
-        again = min(records, self.recalled)
+        again = min(records, self.recalled) if self.recalled else 0
         self.recalled -= again
         self.wanted = min(self.wanted + records, MAX_IN_FLIGHT)
         if self.group.options.ack:

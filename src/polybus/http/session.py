@@ -27,6 +27,7 @@ from polybus.transports.outbox import Outbox, Pause
 _ID: Final = b"\r\nid: "
 CLOSE: Final = {"connection": "close"}
 MAX_HEADS: Final = 256  # kept per connection; a client with more kinds of requests gains nothing
+MAX_ID: Final = 64  # bytes; a longer one is looked for in the whole head, which is bounded
 SMALL_HEAD: Final = (
     512  # of programs that send one kind of request; browsers' heads are larger and vary
 )
@@ -43,6 +44,7 @@ class HttpSession:
         "_head",
         "_heads",
         "_id",
+        "_last",
         "_last_seen",
         "_need",
         "_order",
@@ -77,6 +79,8 @@ class HttpSession:
         self._chunks: ChunkedBody | None = None
         self._skip = 0
         self._heads: dict[tuple[bytes, bytes], Head] = {}
+        # The latest of them, with what stands before and behind its id
+        self._last: tuple[bytes, bytes, Head] | None = None
         # Output that has to wait for its turn
         self._order: deque[Request] = deque()
         self._out: list[bytes] = []
@@ -235,9 +239,24 @@ class HttpSession:
 
     def _next(self, data: bytes, pos: int) -> int:
         """Take the request that begins at `pos`; the position after it, or -1 when it is not whole."""
+        last = self._last
+        if last is not None and data.startswith(last[0], pos):
+            # Most requests differ from the one before in their id and body only: then there is nothing to look up.
+            start = pos + len(last[0])
+            after_id = data.find(b"\r\n", start, start + MAX_ID)
+            if after_id >= 0 and data.startswith(last[1], after_id):
+                head = last[2]
+                body = after_id + len(last[1])
+                stop = body + head.length
+                if stop <= len(data):
+                    self.take(
+                        Request(self, head, _decode_id(data[start:after_id]), data[body:stop])
+                    )
+                    return stop
+        settings = self.site.settings
         end = data.find(b"\r\n\r\n", pos)
-        if end < 0 or end - pos > self.site.settings.max_head:
-            if len(data) - pos > self.site.settings.max_head:
+        if end < 0 or end - pos > settings.max_head:
+            if len(data) - pos > settings.max_head:
                 raise BadHead("the head of a request is too long", 431)
             self._need = 0
             return -1
@@ -258,6 +277,8 @@ class HttpSession:
             head = known if known is not None else self._learn(key)
             # A second id in the same head replaces the first: last one wins.
             ident = head.headers.pop("id", "") or _decode_id(data[cut + 6 : after_id])
+            if known is not None and not head.special and end - pos + MAX_ID <= settings.max_head:
+                self._last = (data[pos : cut + 6], data[after_id : end + 4], head)
         body = end + 4
         stop = body + head.length
         if stop > len(data) or head.special:
