@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Callable
 from functools import partial
 from operator import mul
 from typing import Any
@@ -285,6 +286,10 @@ async def test_work_in_bulk_is_all_done_once(count):
 class _OnePeer:
     pipelines = True
 
+    def __init__(self) -> None:
+        self.later: list[Callable[[], None]] = []
+        self.soon = self.later.append
+
     def free(self, connection: object) -> None: ...
 
     def lost(self, connection: object) -> None: ...
@@ -307,6 +312,20 @@ def test_answers_of_a_peer_are_the_same_in_any_split(cuts, rng: random.Random):
             connection.data_received(data[at:cut])
             at = cut
     assert [(a.status, a.body) for a in found] == [(202, b""), (400, b"bad")]
+
+
+def test_requests_of_one_turn_leave_in_one_write():
+    from polybus.protocols.rmb.peers import _Request
+
+    peer = _OnePeer()
+    connection, wire = _Connection(peer), Wire()  # type: ignore[arg-type]
+    connection.connection_made(wire)
+    for text in (b"one ", b"two ", b"three"):
+        connection.send(_Request(text, lambda answer: None, 0.0, 100))
+    assert wire.written == b""
+    (flush,) = peer.later
+    flush()
+    assert wire.written == b"one two three"
 
 
 def test_heads_of_answers():

@@ -101,6 +101,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._buffer = b""
+        self._out: list[bytes] = []
         self._answers = 0
         self.requests: deque[_Request] = deque()
         self.transport: asyncio.Transport
@@ -111,8 +112,15 @@ class _Connection(asyncio.Protocol):
         self.transport = transport
 
     def send(self, request: _Request) -> None:
+        """Send with everything else of this turn of the event loop; a write is a system call each."""
         self.requests.append(request)
-        self.transport.write(request.raw)
+        if not self._out:
+            self._peer.soon(self._flush)
+        self._out.append(request.raw)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        self.transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def data_received(self, data: bytes) -> None:
         if self._buffer:
@@ -245,6 +253,7 @@ class Peer:
         self._opening = 0
         self._queue: deque[_Request] = deque()
         self._loop = asyncio.get_running_loop()
+        self.soon = self._loop.call_soon
         self._dialling: set[asyncio.Task[None]] = set()
         self._closed = False
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from polybus.http.request import Request
 from polybus.http.site import Site
+from polybus.http.turn import Turn
 from polybus.protocols.rmb.faces import Verdict, answer
 from polybus.protocols.rmb.message import (
     DEFAULT_EXP,
@@ -57,6 +58,7 @@ class Remote:
         self._replays = Replays((options.max_age + options.clock_skew) * 1000)
         self._rates = Rates(options.twin_rate)
         self.results = Results(room)
+        self._turn = Turn()
         self._paths: dict[str, Callable[[Request], None]] = {
             "/zbus-remote": lambda request: self._take(request, "remote"),
             "/zbus-reply": lambda request: self._take(request, "reply"),
@@ -75,6 +77,7 @@ class Remote:
     def handle(self, request: Request) -> None:
         """One request to one of our paths."""
         found = self._paths.get(request.path) if request.method == "POST" else None
+        request.connection.turn = request.connection.turn or self._turn
         headers = request.head.headers
         if found is None:
             request.respond(404)
