@@ -156,12 +156,15 @@ def test_an_entry_survives_in_redis():
 
 
 def test_the_replay_window_forgets_in_time():
-    replays = Replays(120_000)
-    assert replays.seen("u", 1, b"p", 1_000_000) == ""
-    assert replays.seen("u", 1, b"p", 1_100_000) == "replay"
-    assert replays.seen("u", 1, b"q", 1_130_000) == "again"
-    assert replays.seen("u", 2, b"p", 1_130_000) == ""
-    assert replays.seen("u", 1, b"p", 1_400_000) == ""
+    replays = Replays()
+    until = 1_120_000
+    assert replays.seen("u", 1, b"p", until, 1_000_000) == ""
+    assert replays.seen("u", 1, b"p", until, until) == "replay"
+    assert replays.seen("u", 1, b"q", until, until) == "again"
+    assert replays.seen("u", 2, b"p", until, until) == ""
+    assert len(replays) == 2
+    assert replays.seen("u", 1, b"p", until + 60_000, until + 30_000) == ""
+    assert len(replays) == 1
 
 
 def test_requests_under_way_are_known_by_their_sender():
@@ -170,6 +173,8 @@ def test_requests_under_way_are_known_by_their_sender():
     taken.add("2.1", 3, 20)
     assert taken.holds("2.1", 1)
     assert taken.only("2.1") is None
+    taken.add("2.1", 3, 20)
+    assert len(taken) == 2
     taken.expire(15)
     assert taken.only("2.1") == 3
     taken.drop("2.1", 3)
@@ -179,11 +184,11 @@ def test_requests_under_way_are_known_by_their_sender():
 
 def test_a_minute_has_room_for_so_many():
     rates = Rates(1)
-    assert [rates.allow(1, 0), rates.allow(1, 59_999), rates.allow(1, 60_000)] == [
-        True,
-        False,
-        True,
-    ]
+    assert not rates.is_spent(1, 0)
+    rates.count(1)
+    assert rates.is_spent(1, 59_999)
+    assert not rates.is_spent(2, 59_999)
+    assert not rates.is_spent(1, 60_000)
 
 
 def test_an_entry_of_the_forward_queue_is_cut_at_the_last_dot():
@@ -333,3 +338,6 @@ def test_heads_of_answers():
     assert not _parse_head(b"HTTP/1.0 200 OK\r\ncontent-length: 0").keep
     assert _parse_head(b"HTTP/1.1 204 No Content").length == 0
     assert _parse_head(b"SSH-2.0-OpenSSH").status == 0
+    for digits in (b"\xb2\xb2\xb2", b"2" * 5000, b"20"):
+        assert _parse_head(b"HTTP/1.1 " + digits + b" OK").status == 0
+    assert _parse_head(b"HTTP/1.1 200 OK\r\ncontent-length: \xb2").length is None

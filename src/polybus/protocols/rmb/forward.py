@@ -1,14 +1,16 @@
 """Sending to other twins: requests from the forward queue, and the answers of our handlers.
 
 Invariant: a request that could not be delivered is answered with the reason; an attempt is made again only when the
-peer was not reached, each time with a new stamp, a new signature and a fresh look at the peer's address.
+peer was not reached, each time with a new stamp, a new signature and a fresh look at the peer's address. A twin that
+takes its time has a share of the workers and no more; what is for it beyond that is held, and others pass by.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from polybus.protocols.rmb import failures
@@ -32,6 +34,11 @@ PATHS: Final[dict[Generation, tuple[str, str]]] = {
     "documented": ("/rmb-remote", "/rmb-reply"),
 }
 MAX_PAUSE: Final = 2.0  # seconds; the pause between attempts doubles up to here
+SHARE: Final = 4  # a twin has one part in so many of the workers
+HELD: Final = 8  # times as many as there are workers: what is held beyond that stays in Redis
+
+Reply = tuple[Message, int]
+"""An answer of a handler and the twin that it is for."""
 
 
 def is_accepted(generation: Generation, status: int) -> bool:
@@ -47,6 +54,10 @@ class Forward:
     def __init__(self, room: RmbRoom) -> None:
         self.room = room
         self.in_progress = 0
+        self._share = max(1, room.options.workers // SHARE)
+        self._sending: Counter[int] = Counter()
+        self._held: dict[int, deque[Waiting | Reply]] = {}
+        self._held_count = 0
         self._free = asyncio.Event()
         self._free.set()
 
@@ -54,15 +65,57 @@ class Forward:
         """Wait until another message may be taken."""
         await self._free.wait()
 
-    def _begin(self) -> None:
-        self.in_progress += 1
-        if self.in_progress >= self.room.options.workers:
-            self._free.clear()
+    def held_replies(self) -> Iterator[Reply]:
+        """Answers that have not been begun with."""
+        for queue in self._held.values():
+            yield from (each for each in queue if isinstance(each, tuple))
 
-    def _end(self) -> None:
+    def _begin(self, dst: int, work: Waiting | Reply) -> None:
+        """Start on it, or hold it while its twin has its share of the workers."""
+        if self._sending[dst] >= self._share:
+            self._held.setdefault(dst, deque()).append(work)
+            self._held_count += 1
+        else:
+            self._sending[dst] += 1
+            self.in_progress += 1
+            self._start(work)
+        self._note_capacity()
+
+    def _start(self, work: Waiting | Reply) -> None:
+        if isinstance(work, tuple):
+            self._reply(*work, 1)
+        elif self.room.pending.get(*work.key) is work:
+            self._attempt(work)
+        else:
+            self._end(work.dst)  # it has expired while it was held
+
+    def _end(self, dst: int) -> None:
+        self._sending[dst] -= 1
         self.in_progress -= 1
-        if self.in_progress < self.room.options.workers:
+        if dst in self._held:
+            # Not at once: what fails at once would nest as deep as the queue is long.
+            asyncio.get_running_loop().call_soon(self._next, dst)
+        elif not self._sending[dst]:
+            del self._sending[dst]
+        self._note_capacity()
+
+    def _next(self, dst: int) -> None:
+        """Start on what was held for a twin."""
+        queue = self._held.get(dst)
+        if queue is None:
+            return
+        work = queue.popleft()
+        self._held_count -= 1
+        if not queue:
+            del self._held[dst]
+        self._begin(dst, work)
+
+    def _note_capacity(self) -> None:
+        workers = self.room.options.workers
+        if self.in_progress < workers and self._held_count < workers * HELD:
             self._free.set()
+        else:
+            self._free.clear()
 
     # -- requests --
 
@@ -75,15 +128,12 @@ class Forward:
                 waiting = room.pending.get(uid, d)
                 # Gone when it was answered or has expired; busy when the same entry stands in the queue twice.
                 if waiting is not None and not waiting.busy and d != room.own:
-                    waiting.busy = True
-                    self._begin()
-                    self._attempt(waiting)
+                    self.send(waiting)
 
     def send(self, waiting: Waiting) -> None:
-        """Send a request that needs no queue, since its caller lives no longer than this node."""
+        """Send a request; one whose caller lives no longer than this node comes here without a queue."""
         waiting.busy = True
-        self._begin()
-        self._attempt(waiting)
+        self._begin(waiting.dst, waiting)
 
     def _attempt(self, waiting: Waiting) -> None:
         """Look the twin up and send."""
@@ -162,7 +212,7 @@ class Forward:
             if is_accepted(generation, answer.status):
                 waiting.busy = False
                 room.stats.forwarded += 1
-                self._end()
+                self._end(waiting.dst)
             elif answer.status:
                 text = answer.body[:256].decode("utf-8", "replace")
                 phrase = answer.phrase
@@ -202,15 +252,14 @@ class Forward:
 
     def _fail(self, waiting: Waiting, text: str) -> None:
         waiting.busy = False
-        self._end()
+        self._end(waiting.dst)
         self.room.answers.fail(waiting, text)
 
     # -- answers of our handlers --
 
     def reply(self, m: Message, dst: int) -> None:
         """Send an answer to the twin that asked."""
-        self._begin()
-        self._reply(m, dst, 1)
+        self._begin(dst, (m, dst))
 
     def _reply(self, m: Message, dst: int, attempt: int) -> None:
         room = self.room
@@ -233,7 +282,7 @@ class Forward:
         def answered(answer: Answer) -> None:
             if is_accepted(generation, answer.status):
                 room.stats.replies_sent += 1
-                self._end()
+                self._end(dst)
             elif answer.status:
                 self._drop(m, dst, answer.phrase)
             elif attempt < max(min(m.tries, MAX_TRY), 3):
@@ -268,5 +317,5 @@ class Forward:
 
     def _drop(self, m: Message, dst: int, reason: str) -> None:
         self.room.stats.replies_dropped += 1
-        self._end()
+        self._end(dst)
         log.warning("dropped the answer %s to twin %d: %s", m.uid, dst, reason)

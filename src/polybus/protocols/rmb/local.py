@@ -22,7 +22,7 @@ from polybus.protocols.rmb.message import (
     stamp,
 )
 from polybus.protocols.rmb.pending import Waiting, save
-from polybus.protocols.rmb.queues import UPLOAD_CMD
+from polybus.protocols.rmb.queues import UPLOAD_CMD, is_own_key, is_reserved
 from polybus.protocols.rmb.resp import Command
 
 if TYPE_CHECKING:
@@ -67,6 +67,10 @@ class Local:
             return "missing twin destination"
         if not m.ret:
             return "return queue not defined"
+        if is_own_key(m.ret):
+            return f"return queue {m.ret} is the bus's own"
+        if is_reserved(m.cmd) and self.room.own in m.dst:
+            return f"command {m.cmd} is reserved"
         if size > self.room.options.max_body:
             return f"message is larger than {self.room.options.max_body} bytes"
         if len(self.room.pending) + len(m.dst) > self.room.options.max_pending:
@@ -78,8 +82,8 @@ class Local:
         """Answer a message that is not accepted at all: every destination gets the error."""
         room = self.room
         room.stats.refused += 1
-        if not m.ret:
-            log.warning("dropped a message without a return queue: %s", text)
+        if not m.ret or is_own_key(m.ret):
+            log.warning("dropped a message that cannot be answered: %s", text)
             return
         for dst in m.dst or [room.own]:
             reply = failures.refusal(room.generation, room.own, m, dst, m.err or text)

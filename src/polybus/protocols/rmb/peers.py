@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +29,7 @@ CONNECT_TIMEOUT: Final = 5.0
 SERVER: Final = "polybus"  # how our own answers name their server
 PIPELINED: Final = 64  # requests behind each other on a connection; half of what our server takes
 PIPES: Final = 4  # connections to a peer that takes several
+_STATUS: Final = re.compile("[1-9][0-9][0-9]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,7 @@ def _parse_head(head: bytes) -> _Head:
     """What an answer's head says; most answers of a peer have the same."""
     lines = head.decode("latin-1").split("\r\n")
     parts = lines[0].split(" ", 2)
-    if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not parts[1].isdigit():
+    if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not _STATUS.fullmatch(parts[1]):
         return _Head(0)
     length: int | None = None
     keep = parts[0] != "HTTP/1.0"
@@ -215,7 +217,7 @@ def _parse_head(head: bytes) -> _Head:
     for line in lines[1:]:
         name, _, value = line.partition(":")
         name, value = name.strip().lower(), value.strip().lower()
-        if name == "content-length" and value.isdigit() and len(value) < 12:
+        if name == "content-length" and value.isascii() and value.isdigit() and len(value) < 12:
             length = int(value)
         elif name == "connection" and value in ("keep-alive", "close"):
             keep = value == "keep-alive"

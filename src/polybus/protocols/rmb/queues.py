@@ -29,11 +29,13 @@ OWN: Final = "polybus.rmb.twin"  # whose Redis this is, for clients that ask the
 PROXY_REQUEST_CMD: Final = "system.proxy.request"
 UPLOAD_CMD: Final = "msgbus.system.file.upload"
 
+MAX_DIGITS: Final = 10  # of a twin's number
 DECLARED_S: Final = 30  # how long a declaration stands; our handlers repeat it every third of that
 MAX_TTL: Final = 10 * 365 * 86400  # Redis refuses what overflows its clock
 RETURN_TTL: Final = 1800  # seconds that an answer waits for its reader (protocol page §2)
 # What stands under `msgbus.` beside the queues of handlers: a message from elsewhere must not land there.
 _RESERVED: Final = ("system.", "backlog.", "counter.", "proxy.backlog.")
+_OWN_KEYS: Final = (*(f"msgbus.{name}" for name in _RESERVED), "polybus.rmb.")
 
 
 def handler_queue(cmd: str) -> str:
@@ -44,6 +46,11 @@ def handler_queue(cmd: str) -> str:
 def is_reserved(cmd: str) -> bool:
     """Whether a command's queue would be one of the bus's own keys."""
     return cmd.startswith(_RESERVED)
+
+
+def is_own_key(key: str) -> bool:
+    """Whether a key is the bus's own: an answer put there would come back as a message, again and again."""
+    return key.startswith(_OWN_KEYS)
 
 
 def declare(commands: Iterable[str], now_ms: int) -> Command:
@@ -86,7 +93,8 @@ class Layout:
     def parse_forward(self, item: str) -> tuple[str, int | None]:
         """Id and destination of an entry; None means every destination."""
         uid, dot, number = item.rpartition(".")
-        if self.generation == "documented" or not dot or not number.isdigit():
+        is_number = number.isascii() and number.isdigit() and len(number) <= MAX_DIGITS
+        if self.generation == "documented" or not dot or not is_number:
             return item, None
         return uid, int(number)
 

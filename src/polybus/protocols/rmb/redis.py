@@ -27,6 +27,7 @@ log = logging.getLogger("polybus.rmb")
 FIRST_PAUSE: Final = 0.05
 LAST_PAUSE: Final = 2.0
 NAME: Final = "polybus-rmb"
+PROBE: Final = b'{"polybus": "is another bus here?"}'  # the originals log it and drop it
 CLAIM_PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 Written = Callable[["Sequence[Any]"], None]
 """Told the replies of commands that Redis has confirmed or refused for good."""
@@ -162,23 +163,30 @@ class Redis:
             await self.run(("PING",))
 
 
-async def claim(redis: Redis, own: str, describe: str) -> None:
+async def claim(redis: Redis, own: str, describe: str, queue: str) -> None:
     """Make sure that no other bus owns this Redis: two of them would take each other's messages.
 
     Every node names its connection; of two that come at once the one that connected later gives way. A node that
-    crashed owns nothing, since its connection went with it.
+    crashed owns nothing, since its connection went with it. The original daemons have no names: one of them is known
+    by what it takes from `queue` while nobody else may.
 
     Raises:
         ConfigError: there is another one.
     """
     for pause in CLAIM_PAUSES:
-        other = await _other_owner(redis, own)
+        other = await _other_owner(redis, own) or await _other_reader(redis, queue)
         if other is None:
             return
         await asyncio.sleep(pause)  # a node that has just stopped is still listed for a moment
     raise ConfigError(
         f"{describe} belongs to another bus ({other}); every twin needs a Redis server of its own"
     )
+
+
+async def _other_reader(redis: Redis, queue: str) -> str | None:
+    # Two commands and no transaction: who blocks on the queue is given the text before it can be taken back.
+    _pushed, taken_back = await redis.run(("LPUSH", queue, PROBE), ("LREM", queue, 0, PROBE))
+    return f"a program that takes from {queue}" if taken_back == 0 else None
 
 
 async def _other_owner(redis: Redis, own: str) -> str | None:

@@ -54,9 +54,8 @@ class Remote:
 
     def __init__(self, room: RmbRoom) -> None:
         self.room = room
-        options = room.options
-        self._replays = Replays((options.max_age + options.clock_skew) * 1000)
-        self._rates = Rates(options.twin_rate)
+        self._replays = Replays()
+        self._rates = Rates(room.options.twin_rate)
         self.results = Results(room)
         self._turn = Turn()
         self._paths: dict[str, Callable[[Request], None]] = {
@@ -149,7 +148,7 @@ class Remote:
             m.exp = DEFAULT_EXP
         if m.now + m.exp <= now:
             return self._refuse(post, "expired")
-        if not self._rates.allow(m.src, room.wall_ms()):
+        if self._rates.is_spent(m.src, room.wall_ms()):
             return self._refuse(post, "rate")
         self._verify(post, twin)
 
@@ -185,6 +184,7 @@ class Remote:
     def _accept(self, post: Post, proof: bytes) -> None:
         room = self.room
         m = post.message
+        self._rates.count(m.src)  # not before: anybody could use up the share of a twin in its name
         if not room.redis.connected:
             self._refuse(post, "failure", "redis is not there")
         elif post.kind == "reply":
@@ -194,8 +194,11 @@ class Remote:
             self._refuse(post, "reserved", m.cmd)
         elif denied := room.denied(m.src, room.own, m.cmd):
             self._refuse(post, "denied", denied)
+        elif len(room.taken) >= room.options.max_pending:
+            self._refuse(post, "rate")
         else:
-            seen = self._replays.seen(m.uid, m.src, proof, room.wall_ms())
+            now_ms = room.wall_ms()
+            seen = self._replays.seen(m.uid, m.src, proof, self._acceptable_until(post), now_ms)
             if seen == "replay":
                 self._refuse(post, "replay")
             elif seen == "again" and m.sig:
@@ -203,6 +206,14 @@ class Remote:
                 answer(post.request, post.face, "ok")
             else:
                 self._deliver(post)
+
+    def _acceptable_until(self, post: Post) -> int:
+        """Until when (ms) the same message would be accepted again."""
+        options = self.room.options
+        if post.face == "v1":
+            # Its age is not looked at: remembered as long as any other might be.
+            return self.room.wall_ms() + (options.max_age + options.clock_skew) * 1000
+        return (post.message.now + options.max_age + 1) * 1000
 
     def _deliver(self, post: Post) -> None:
         room = self.room

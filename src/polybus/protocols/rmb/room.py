@@ -26,7 +26,7 @@ from polybus.protocols.rmb.forward import Forward
 from polybus.protocols.rmb.intake import Intake
 from polybus.protocols.rmb.keys import encode_account
 from polybus.protocols.rmb.local import Local
-from polybus.protocols.rmb.message import Message, Unreadable
+from polybus.protocols.rmb.message import Message, Unreadable, encode
 from polybus.protocols.rmb.names import WIRE, to_shared
 from polybus.protocols.rmb.options import RmbOptions
 from polybus.protocols.rmb.party import TWINS, RmbParty
@@ -162,7 +162,7 @@ class RmbRoom:
             await self.redis.open()
         except RedisLost as exc:
             raise ConfigError(exc.text) from exc
-        await claim(self.redis, self._name, f"Redis at {self._url}")
+        await claim(self.redis, self._name, f"Redis at {self._url}", LOCAL)
         (probe,) = await self.redis.run((self.layout.pop, f"{PENDING}.probe", 1))
         if isinstance(probe, Exception):
             raise ConfigError(f"Redis at {self._url} cannot serve: {probe}; 6.2 or newer is needed")
@@ -242,6 +242,8 @@ class RmbRoom:
         for waiting in self.pending:
             if waiting.busy and waiting.answer is None:
                 commands += self.layout.forward(waiting.uid, [waiting.dst])
+        for m, dst in self.forward.held_replies():
+            commands.append((self.layout.push, REPLY, encode(m.copy(dst=[dst]), "rs")))
         self.redis.write(commands)
         try:
             async with asyncio.timeout(STOP_GRACE):

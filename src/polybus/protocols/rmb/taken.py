@@ -12,6 +12,7 @@ from polybus.core.watch import Watched
 from polybus.model.message import Status
 
 MINUTE_MS: Final = 60_000
+SLICE_MS: Final = 15_000  # how much longer than needed a message may be remembered
 
 
 class Taken:
@@ -19,12 +20,15 @@ class Taken:
 
     def __init__(self) -> None:
         self._by_uid: dict[str, dict[int, tuple[int, Watched | None]]] = {}
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_uid.values()))
+        return self._count
 
     def add(self, uid: str, src: int, deadline_ms: int, watched: Watched | None = None) -> None:
-        self._by_uid.setdefault(uid, {})[src] = (deadline_ms, watched)
+        asked = self._by_uid.setdefault(uid, {})
+        self._count += src not in asked
+        asked[src] = (deadline_ms, watched)
 
     def holds(self, uid: str, src: int) -> bool:
         return src in self._by_uid.get(uid, ())
@@ -37,9 +41,10 @@ class Taken:
     def drop(self, uid: str, src: int) -> Watched | None:
         """Forget a request; what was noted of it, for who ends it."""
         found = self._by_uid.get(uid)
-        if found is None:
+        if found is None or src not in found:
             return None
-        _deadline, watched = found.pop(src, (0, None))
+        _deadline, watched = found.pop(src)
+        self._count -= 1
         if not found:
             del self._by_uid[uid]
         return watched
@@ -59,27 +64,29 @@ class Taken:
 
 
 class Replays:
-    """Which messages were seen within the window, in two halves that take turns."""
+    """Which messages were seen, each for as long as it would be accepted, in slices that are forgotten as a whole."""
 
-    def __init__(self, window_ms: int) -> None:
-        self._window = window_ms
-        self._since = 0
-        self._now: dict[tuple[str, int], bytes] = {}
-        self._before: dict[tuple[str, int], bytes] = {}
+    def __init__(self) -> None:
+        self._slices: dict[int, dict[tuple[str, int], int]] = {}
+        self._forgotten = 0
 
-    def seen(self, uid: str, src: int, proof: bytes, now_ms: int) -> str:
-        """Note a message; "" for a new one, `replay` for the very same, `again` for the same id signed anew."""
-        if now_ms - self._since >= self._window:
-            fresh = now_ms - self._since < 2 * self._window
-            self._before = self._now if fresh else {}
-            self._now = {}
-            self._since = now_ms
+    def __len__(self) -> int:
+        return sum(map(len, self._slices.values()))
+
+    def seen(self, uid: str, src: int, proof: bytes, until_ms: int, now_ms: int) -> str:
+        """Note a message until then; "" for a new one, `replay` for the very same, `again` for one signed anew."""
+        if now_ms // SLICE_MS != self._forgotten:
+            self._forgotten = now_ms // SLICE_MS
+            for late in [number for number in self._slices if number < self._forgotten]:
+                del self._slices[late]
         key = (uid, src)
-        found = self._now.get(key) or self._before.get(key)
-        if found is None:
-            self._now[key] = proof
-            return ""
-        return "replay" if found == proof else "again"
+        mark = hash(proof)  # a tenth of the memory that a signature takes
+        for each in self._slices.values():
+            found = each.get(key)
+            if found is not None:
+                return "replay" if found == mark else "again"
+        self._slices.setdefault(until_ms // SLICE_MS, {})[key] = mark
+        return ""
 
 
 class Rates:
@@ -90,11 +97,13 @@ class Rates:
         self._since = 0
         self._counts: dict[int, int] = {}
 
-    def allow(self, twin: int, now_ms: int) -> bool:
-        """Count a message; False when the twin has sent too many."""
+    def is_spent(self, twin: int, now_ms: int) -> bool:
+        """Whether the twin has sent as many as it may."""
         if now_ms - self._since >= MINUTE_MS:
             self._since = now_ms
             self._counts.clear()
-        count = self._counts.get(twin, 0) + 1
-        self._counts[twin] = count
-        return count <= self._limit
+        return self._counts.get(twin, 0) >= self._limit
+
+    def count(self, twin: int) -> None:
+        """Note a message that is certainly of this twin."""
+        self._counts[twin] = self._counts.get(twin, 0) + 1

@@ -275,7 +275,7 @@ class GraphqlDirectory(_Cached):
                     "address": entry["ip"].partition("/")[0],
                 }
                 self._believe(parse_twin(found))
-        except (ValueError, LookupError, TypeError, AttributeError) as exc:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
             raise ConfigError(f"the answer is no list of twins: {exc!r}") from exc
 
 

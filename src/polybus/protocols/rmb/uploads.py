@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from polybus.protocols.rmb.room import RmbRoom
 
 MAX_PARTS: Final = 64
+_NUMBER: Final = re.compile("[0-9]{1,12}")
 _BOUNDARY: Final = re.compile(r'boundary="?([^";]{1,70})"?')
 
 
@@ -83,7 +84,7 @@ class Uploads:
         headers = request.head.headers
         cmd = headers.get("rmb-upload-cmd", "")
         numbers = [headers.get(f"rmb-{name}", "") for name in ("source-id", "timestamp")]
-        if not cmd or is_reserved(cmd) or not all(n.isascii() and n.isdigit() for n in numbers):
+        if not cmd or is_reserved(cmd) or not all(map(_NUMBER.fullmatch, numbers)):
             raise Refused("rmb-source-id, rmb-timestamp and rmb-upload-cmd are needed")
         source, time = map(int, numbers)
         if abs(room.wall_ms() // 1000 - time) > room.options.max_age:
