@@ -80,8 +80,12 @@ def test_two_twins_with_redis_servers_of_their_own(tmp_path: Path, ports: list[i
             called = run("twin", "call", "2", "demo.up", "hello", "--redis", redis_one)
             assert (called.stdout, called.returncode) == (b"HELLO", 0)
             failed = run("twin", "call", "2,9", "demo.up", "hello", "--redis", redis_one)
-            assert failed.returncode == 1
+            assert (failed.stdout, failed.returncode) == (b"HELLO\n", 1)
             assert b"twin with id 9 not found" in failed.stderr
+            listed = run("twin", "call", "2,2", "demo.up", "hi", "--json", "--redis", redis_one)
+            assert [json.loads(line) for line in listed.stdout.splitlines()] == [
+                {"twin": 2, "payload": "HI"}
+            ] * 2
         finally:
             handler.kill()
             handler.wait()
@@ -100,7 +104,7 @@ def test_the_directory_is_listed(tmp_path: Path, ports: list[int]):
 def test_the_embedded_redis_keeps_its_data_and_never_outlives_its_node(
     tmp_path: Path, ports: list[int]
 ):
-    data = ("--data", str(tmp_path / "data"))
+    data = ("--data", "data")  # from where the node was started
     with twin(tmp_path, 1, ports[0], *data) as (process, address):
         port = int(address.rpartition(":")[2])
         redis.Redis(port=port).set("mark", "kept")

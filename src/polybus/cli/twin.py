@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from polybus.cli.bus import body_of, print_body, run, timeout_option
+from polybus.cli.bus import body_fields, body_of, print_body, run, timeout_option
 from polybus.cli.output import json_option, print_json_line, print_table
 from polybus.client.bus import Bus
 from polybus.errors import ConfigError
@@ -101,13 +102,30 @@ def open_bus(redis: str) -> Bus:
 def call(
     twins: list[int], command: str, body: str | None, redis: str, timeout: float, as_json: bool
 ) -> None:
-    """Ask TWINS (a number, or some with commas) for COMMAND with BODY (`-` reads stdin) and print their replies."""
+    """Ask TWINS (a number, or some with commas) for COMMAND with BODY (`-` reads stdin) and print their replies.
+
+    Of several twins every reply is a line; one that fails does not hide those of the others.
+    """
     payload = body_of(body)
 
     async def verb() -> None:
         async with open_bus(redis) as bus:
-            for reply in await bus.call(command, payload, timeout=timeout, twin=twins):
+            calls = [bus.call(command, payload, timeout=timeout, twin=number) for number in twins]
+            replies = await asyncio.gather(*calls, return_exceptions=True)
+        failed = None
+        for number, reply in zip(twins, replies, strict=True):
+            if isinstance(reply, BaseException):
+                if failed is not None:
+                    click.echo(f"polybus: {failed}", err=True)
+                failed = reply
+            elif len(twins) == 1:
                 print_body(reply, as_json)
+            elif as_json:
+                print_json_line({"twin": number} | body_fields(reply))
+            else:
+                click.echo(reply)
+        if failed is not None:
+            raise failed
 
     run(verb())
 

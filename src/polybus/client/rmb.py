@@ -19,6 +19,8 @@ from polybus.errors import CallTimeout, LocalProtocolError, PolybusError, Servic
 from polybus.model.ids import random_id
 from polybus.model.message import NO_HEADERS
 from polybus.protocols.rmb.answers import decode_dat, encode_dat
+from polybus.protocols.rmb.client import answer_to
+from polybus.protocols.rmb.failures import is_timeout
 from polybus.protocols.rmb.message import (
     DEFAULT_EXP,
     Message,
@@ -83,7 +85,9 @@ class RmbLink(Link):
         if not self.connected:
             self._connection = await connect(self._url)
         assert self._connection is not None
-        await self._connection.run(*commands)
+        for reply in await self._connection.run(*commands):
+            if isinstance(reply, Exception):
+                raise RedisLost(f"Redis at {self._url} refuses: {reply}")
 
     # -- calls --
 
@@ -98,6 +102,8 @@ class RmbLink(Link):
         message = self._request(name, payload, timeout, headers)
         await self._run(("LPUSH", LOCAL, encode(message, "rs")))
         reply = await self._wait(message, timeout)
+        if is_timeout(reply.err or ""):
+            raise CallTimeout(reply.err or "")
         if reply.failed:
             raise ServiceFailed(reply.err or "")
         return decode_dat(reply.dat)
@@ -128,6 +134,8 @@ class RmbLink(Link):
             async with asyncio.timeout(None if timeout is None else timeout + GRACE):
                 while True:
                     (found,) = await connection.run(("BLPOP", message.ret, WAIT))
+                    if isinstance(found, Exception):
+                        raise RedisLost(f"Redis at {self._url} refuses: {found}")
                     if found is not None:
                         break
         except TimeoutError:
@@ -197,14 +205,21 @@ class RmbLink(Link):
             task.add_done_callback(self._handling.discard)
 
     async def _handle(self, name: str, message: Message, handler: LinkHandler) -> None:
-        reply = message.copy(src=message.dst[0], dst=[message.src], dat="", err="")
         try:
-            outcome = handler(name, decode_dat(message.dat), NO_HEADERS)
-            reply.dat = encode_dat(await _whole(outcome))
+            payload = await _whole(handler(name, decode_dat(message.dat), NO_HEADERS))
+            reply = answer_to(message, payload, "")
         except Exception as exc:
             text = exc.text if isinstance(exc, PolybusError) else str(exc)
-            reply.err = text or type(exc).__name__
-        await self._run(("LPUSH", REPLY, encode(reply, "rs")))
+            reply = answer_to(message, b"", text or type(exc).__name__)
+        until = (message.now or time.time()) + (message.exp or DEFAULT_EXP)
+        while True:
+            try:
+                return await self._run(("LPUSH", REPLY, encode(reply, "rs")))
+            except RedisLost as exc:
+                if time.time() > until:
+                    log.warning("an answer of %s is lost: %s", name, exc.text)
+                    return None
+                await asyncio.sleep(RECONNECT)
 
 
 async def _whole(outcome: Outcome) -> bytes:

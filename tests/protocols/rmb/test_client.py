@@ -18,6 +18,7 @@ from polybus.protocols.rmb.client import (
     connect,
     server,
 )
+from polybus.protocols.rmb.embedded import EmbeddedRedis
 from tests.protocols.rmb.twins import World, until
 
 
@@ -104,6 +105,66 @@ async def test_a_context_answers_after_its_handler_has_returned(world: World):
     await client.send("x")
     assert (await client.read())[0].err == "refused"
     client.close()
+
+
+async def test_a_value_that_cannot_be_sent_leaves_the_context_to_be_answered(world: World):
+    await world.start(1)
+
+    def handle(context: Context) -> None:
+        with pytest.raises(LocalProtocolError, match="cannot be sent"):
+            context.reply(object())
+        context.error("half a \ud83d pair")
+
+    commands = {"demo.object": handle, "demo.raises": lambda context: context.reply(object())}
+    world.spawn(server(commands, port_of(world, 1)).serve())
+    client = connect(port_of(world, 1))
+    for cmd, error in (("demo.object", "half a ? pair"), ("demo.raises", "cannot be sent")):
+        client.prepare(cmd, [1], 60)
+        await client.send("x")
+        assert error in (await client.read())[0].err
+    client.close()
+
+
+async def test_a_request_without_a_destination_harms_no_handler(world: World):
+    (one,) = await world.start(1)
+    world.spawn(MessageBusServer(port_of(world, 1)).with_handler("demo.up", _upper).run())
+    await one.client.lpush("msgbus.demo.up", b'{"cmd": "demo.up"}', b"[]", b"\xff")
+    client = connect(port_of(world, 1))
+    client.prepare("demo.up", [1], 60)
+    await client.send("still")
+    assert (await client.read())[0].dat == "STILL"
+    assert one.room.stats.replies_dropped == 1
+    client.close()
+
+
+async def test_the_sdk_tells_a_deadline_from_a_failure(world: World):
+    await world.start(1, 2)
+    async with polybus.connect(f"rmb://127.0.0.1:{port_of(world, 1)}") as bus:
+        with pytest.raises(CallTimeout, match="expiration reached, 1 seconds"):
+            await bus.call("demo.nobody", b"", timeout=1, twin=2)
+
+
+async def test_an_answer_of_an_sdk_handler_waits_for_redis(world: World):
+    (one,) = await world.start(1)
+    port = port_of(world, 1)
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(body: bytes) -> bytes:
+        asked.set()
+        await go_on.wait()
+        return b"late"
+
+    async with polybus.connect(f"rmb://127.0.0.1:{port}") as bus:
+        await bus.serve("demo/late", handle)
+        ret = await one.push(dst=[1], cmd="demo.late")
+        await asked.wait()
+        await one.redis_server.stop()
+        go_on.set()
+        await asyncio.sleep(0.1)
+        one.redis_server = EmbeddedRedis(None, port)
+        await one.redis_server.start()
+        assert one.redis_server.url.port == port
+        assert (await one.read(ret, timeout=20))["dat"] == "bGF0ZQ=="
 
 
 async def test_a_program_without_an_event_loop_just_runs(world: World):

@@ -141,7 +141,7 @@ class MessageBusClient(_Program):
 
         Raises:
             LocalProtocolError: nothing was prepared.
-            RedisLost: the twin's Redis is not there.
+            RedisLost: the twin's Redis is not there, or does not take it.
         """
         message, payload = (self._last(), *arguments) if len(arguments) == 1 else arguments
         return self._do(self._send(message, payload))
@@ -151,7 +151,7 @@ class MessageBusClient(_Program):
 
         Raises:
             CallTimeout: the bus did not answer, not even with an error.
-            RedisLost: the twin's Redis went away.
+            RedisLost: the twin's Redis went away, or gives nothing out.
         """
         return self._do(self._read(message or self._last(), callback))
 
@@ -164,7 +164,9 @@ class MessageBusClient(_Program):
         message.now = int(time.time())
         message.dat = encode_dat(to_text(payload))
         connection = await self._connected()
-        await connection.run(("LPUSH", LOCAL, encode(message, "rs")))
+        (pushed,) = await connection.run(("LPUSH", LOCAL, encode(message, "rs")))
+        if isinstance(pushed, Exception):
+            raise RedisLost(str(pushed))
         return message
 
     async def _read(self, message: Message, callback: Callback | None) -> list[Answer]:
@@ -174,6 +176,8 @@ class MessageBusClient(_Program):
         try:
             while len(answers) < len(message.dst):
                 (found,) = await connection.run(("BLPOP", message.ret, WAIT))
+                if isinstance(found, Exception):
+                    raise RedisLost(str(found))
                 if found is not None:
                     answers.append(to_answer(found[1]))
                 elif time.monotonic() > until:
@@ -186,6 +190,17 @@ class MessageBusClient(_Program):
             if inspect.isawaitable(outcome):
                 await outcome
         return answers
+
+
+def answer_to(message: Message, payload: bytes, error: str) -> Message:
+    """The answer to a request as a well-behaved handler writes it."""
+    own = message.dst[0] if message.dst else 0  # whoever can write into the queue may leave it out
+    return message.copy(
+        dat="" if error else encode_dat(payload),
+        err=error.encode("utf-8", "replace").decode(),
+        src=own,
+        dst=[message.src],
+    )
 
 
 def to_answer(text: bytes) -> Answer:
@@ -204,20 +219,29 @@ def connect(port: int = DEFAULT_PORT, host: str = HOST) -> MessageBusClient:
 class Context:
     """One request as a handler of `server` gets it; it may be answered at any later time, once."""
 
-    def __init__(self, message: Message, answer: Callable[[Message, object, str], None]) -> None:
+    def __init__(self, message: Message, answer: Callable[[Message, bytes, str], None]) -> None:
         self.message = message
         self.payload = from_dat(message.dat)
-        self._answer: Callable[[Message, object, str], None] | None = answer
+        self._answer: Callable[[Message, bytes, str], None] | None = answer
 
     def reply(self, value: object) -> None:
-        """Answer with a value; one that is no text becomes JSON."""
-        self._take()(self.message, value, "")
+        """Answer with a value; one that is no text becomes JSON.
+
+        Raises:
+            LocalProtocolError: the value cannot be sent, and nothing was; or there was an answer before.
+        """
+        payload = to_text(value)
+        self._take()(self.message, payload, "")
 
     def error(self, text: object) -> None:
         """Answer with an error."""
-        self._take()(self.message, None, str(text) or "error")
+        self._take()(self.message, b"", str(text) or "error")
 
-    def _take(self) -> Callable[[Message, object, str], None]:
+    @property
+    def answered(self) -> bool:
+        return self._answer is None
+
+    def _take(self) -> Callable[[Message, bytes, str], None]:
         answer, self._answer = self._answer, None
         if answer is None:
             raise LocalProtocolError(f"{self.message.cmd} {self.message.uid} was answered already")
@@ -243,10 +267,12 @@ class MessageBusServer(_Program):
                 value = handler(message, from_dat(message.dat))
                 if inspect.isawaitable(value):
                     value = await value
-                self._answer(message, value, "")
+                payload = to_text(value)
             except Exception as exc:
                 log.debug("the handler of %s failed", cmd, exc_info=exc)
-                self._answer(message, None, str(exc) or type(exc).__name__)
+                self._answer(message, b"", str(exc) or type(exc).__name__)
+            else:
+                self._answer(message, payload, "")
 
         self._handlers[cmd] = handle
         return self
@@ -264,7 +290,7 @@ class MessageBusServer(_Program):
                     await outcome
             except Exception as exc:
                 log.debug("the handler of %s failed", cmd, exc_info=exc)
-                if context._answer is not None:
+                if not context.answered:
                     context.error(str(exc) or type(exc).__name__)
 
         self._handlers[cmd] = handle
@@ -326,10 +352,9 @@ class MessageBusServer(_Program):
         finally:
             connection.close()
 
-    def _answer(self, message: Message, value: object, error: str) -> None:
+    def _answer(self, message: Message, payload: bytes, error: str) -> None:
         """Push an answer; callable from handlers that returned long ago."""
-        dat = "" if error else encode_dat(to_text(value))
-        reply = message.copy(dat=dat, err=error, src=message.dst[0], dst=[message.src])
+        reply = answer_to(message, payload, error)
         self._unsent.append(encode(reply, "rs"))
         self._flush()
 

@@ -68,7 +68,7 @@ class EmbeddedRedis:
             self._temporary = tempfile.TemporaryDirectory(prefix="polybus-redis-")
             folder = Path(self._temporary.name)
         else:
-            folder = self._folder
+            folder = self._folder.absolute()  # Redis changes into it before it opens its log
             folder.mkdir(parents=True, exist_ok=True)
         for port in (self._wanted, _free_port(), _free_port()):
             if port and _is_free(port) and await self._start(program, folder, port):

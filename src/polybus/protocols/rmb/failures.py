@@ -6,8 +6,12 @@ one (protocol page §1.3, §2, §3.3).
 
 from __future__ import annotations
 
+from typing import Final
+
 from polybus.protocols.rmb.message import DEFAULT_EXP, Generation, Message
 from polybus.protocols.rmb.pending import Waiting
+
+_TIMEOUT: Final = "request timeout (expiration reached, "
 
 
 def not_found(generation: Generation, dst: int) -> str:
@@ -66,7 +70,12 @@ def too_late(generation: Generation, exp: int) -> str:
 
 def unanswered(exp: int) -> str:
     """It was sent, and no answer came in time."""
-    return f"request timeout (expiration reached, {exp or DEFAULT_EXP} seconds)"
+    return f"{_TIMEOUT}{exp or DEFAULT_EXP} seconds)"
+
+
+def is_timeout(text: str) -> bool:
+    """Whether an error says that no answer came in time."""
+    return text.startswith(_TIMEOUT)
 
 
 def reply_with(generation: Generation, own: int, waiting: Waiting, text: str) -> Message:
