@@ -12,8 +12,15 @@ import pytest
 
 from polybus.errors import ConfigError
 from polybus.model.clock import ManualClock
+from polybus.protocols.rmb.keys import encode_account
 from polybus.protocols.rmb.peers import Answer, Place, parse_place
-from polybus.protocols.rmb.twins import FileDirectory, parse_directory
+from polybus.protocols.rmb.twins import (
+    FileDirectory,
+    GraphqlDirectory,
+    UrlDirectory,
+    parse_directory,
+)
+from tests.protocols.rmb.peer import foreign_peer
 from tests.protocols.rmb.twins import Twin, World, signer_of, until
 from tests.protocols.rmb.vectors import SIGNATURES
 
@@ -196,8 +203,6 @@ async def test_a_directory_on_the_network_is_asked_and_believed_for_a_while(
         directory.graphql = graphql
         for twin in (one, two):
             key = signer_of(twin.number).public_key
-            from polybus.protocols.rmb.keys import encode_account
-
             address = f"127.0.0.1:{twin.port}"
             account = encode_account(key)
             directory.answers[twin.number] = (
@@ -222,15 +227,57 @@ async def test_a_directory_on_the_network_is_asked_and_believed_for_a_while(
         assert (await one.read(await one.push()))["src"] == 2
         assert len(directory.requests) > asked
         assert "not found" in (await one.read(await one.push(dst=[999])))["err"]
+        # A list that cannot be had leaves what was read within the cache time.
         directory.status = 500
         one.room.directory.forget(2)
+        assert (await one.read(await one.push()))["src"] == 2
+        clock.advance(601)
         assert "not found" in (await one.read(await one.push()))["err"]
 
 
-async def test_answers_that_are_no_directory_are_refused(clock: ManualClock):
-    from polybus.protocols.rmb.twins import GraphqlDirectory, UrlDirectory
+@pytest.mark.parametrize("graphql", [False, True], ids=["list", "graphql"])
+async def test_a_twin_of_a_directory_on_the_network_is_tried_as_often_as_any(world: World, graphql):
+    """Its entry is doubted after the first attempt, and nothing newer is to be had at once."""
+    async with site() as directory, foreign_peer() as peer:
+        peer.answers = [0]
+        account = encode_account(signer_of(2).public_key)
+        address = f"127.0.0.1:{peer.port}"
+        directory.graphql = graphql
+        directory.answers[2] = (
+            {"twinID": 2, "accountID": account, "ip": address}
+            if graphql
+            else {"id": 2, "account": account, "address": address}
+        )
+        one = Twin(world, 1)
+        world.twins = {1: one}
+        prefix = "graphql+" if graphql else ""
+        world.directory = f"{prefix}http://127.0.0.1:{directory.port}/twins"  # type: ignore[assignment]
+        await one.start_redis()
+        await one.start()
+        answer = await one.read(await one.push(**{"try": 3}))
+        assert "failed to deliver message" in answer["err"]
+        assert len(peer.posted) == 3
 
-    bodies = [b"", b"[]", b'{"data": null}', b'{"data": {"twins": [{}]}}', b"5"]
+
+async def test_a_twin_that_there_is_not_is_asked_for_once_in_a_while(clock: ManualClock):
+    asked: list[str] = []
+
+    async def fetch(url: str, body: bytes | None = None) -> Answer:
+        asked.append(url)
+        await asyncio.sleep(0)
+        return Answer(200, b'{"data": {"twins": []}}')
+
+    made = GraphqlDirectory("http://nowhere", fetch, clock.monotonic, 600)
+    assert await asyncio.gather(*(made.fetch(5) for _ in range(20))) == [None] * 20
+    assert await made.fetch(5) is None
+    assert len(asked) == 1
+    clock.advance(6)
+    assert await made.fetch(5) is None
+    assert len(asked) == 2
+
+
+async def test_answers_that_are_no_directory_are_refused(clock: ManualClock):
+    bodies = [b"", b"[]", b'{"data": null}', b'{"data": {"twins": [{}]}}', b"5", b"[" * 100_000]
 
     async def fetch(url: str, body: bytes | None = None) -> Answer:
         return Answer(200, bodies[0])

@@ -6,8 +6,9 @@ it; one that names none is counted and said in the log, since nobody could be to
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from polybus.model.ids import random_id
 from polybus.protocols.rmb import failures
@@ -30,12 +31,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("polybus.rmb")
 
+MAX_LOOKING: Final = (
+    1000  # messages whose destinations are being looked up; the rest stays in Redis
+)
+
 
 class Local:
     """The local queue's side of a room."""
 
     def __init__(self, room: RmbRoom) -> None:
         self.room = room
+        self._looking = 0
+        self._free = asyncio.Event()
+        self._free.set()
+
+    async def capacity(self) -> None:
+        """Wait while too many messages wait for a directory on the network."""
+        await self._free.wait()
 
     def take(self, texts: list[bytes]) -> None:
         """Messages from `msgbus.system.local`, oldest first."""
@@ -91,9 +103,17 @@ class Local:
 
     async def _accept_later(self, m: Message, text: bytes) -> None:
         """Look up the destinations that nobody knows yet; other messages go on meanwhile."""
-        for d in m.dst:
-            if d != self.room.own:
-                await self.room.look_up(d)
+        self._looking += 1
+        if self._looking >= MAX_LOOKING:
+            self._free.clear()
+        try:
+            for d in m.dst:
+                if d != self.room.own:
+                    await self.room.look_up(d)
+        finally:
+            self._looking -= 1
+            if self._looking < MAX_LOOKING:
+                self._free.set()
         commands: list[Command] = []
         self.accept(m, text, commands)
         self.room.redis.write(commands)

@@ -203,7 +203,7 @@ class RmbRoom:
         incoming = {LOCAL: self.local.take, REMOTE: self.remote.take_queue}
         replies = {REPLY: self.answers.take}
         return [
-            intake(incoming),
+            intake(incoming, self.local.capacity),
             intake(replies, self.forward.capacity),
             intake({FORWARD: self.forward.take}, self.forward.capacity),
             self._tick_for_ever(),

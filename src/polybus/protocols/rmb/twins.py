@@ -24,7 +24,8 @@ from polybus.protocols.rmb.peers import Answer, Place, parse_place
 log = logging.getLogger("polybus.rmb")
 
 LOOK_AGAIN: Final = 1.0  # seconds between looks at the file
-MISSING: Final = 5.0  # seconds until a list that lacks a twin is fetched again
+MISSING: Final = 5.0  # seconds until a twin that there is not is asked for again
+MAX_MISSING: Final = 4096  # such twins that are remembered
 MAX_LOOKUPS: Final = 10  # at a time, as the real daemon (protocol page §3.5)
 GRAPHQL: Final = "graphql+"
 _FIELDS: Final = frozenset(
@@ -208,6 +209,10 @@ class _Cached:
         self._monotonic = monotonic
         self._ttl = ttl
         self._twins: dict[int, tuple[float, Twin]] = {}
+        self._doubted: dict[int, tuple[float, Twin]] = {}
+        """Entries whose address did not work: used again when nothing newer is to be had."""
+        self._missing: dict[int, float] = {}
+        self._asking: dict[int, asyncio.Task[Twin | None]] = {}
         self._lookups = asyncio.Semaphore(MAX_LOOKUPS)
 
     def knows(self, twin: int) -> bool:
@@ -218,23 +223,48 @@ class _Cached:
         return found[1] if found is not None and found[0] > self._monotonic() else None
 
     def forget(self, twin: int) -> None:
-        self._twins.pop(twin, None)
+        found = self._twins.pop(twin, None)
+        if found is not None:
+            self._doubted[twin] = found
 
     def all(self) -> Iterable[Twin]:
         return [twin for _until, twin in self._twins.values()]
 
     async def fetch(self, twin: int) -> Twin | None:
-        async with self._lookups:
-            found = self.get(twin)
-            if found is not None:
-                return found
-            try:
-                await self._ask(twin)
-            except ConfigError as exc:
-                log.warning("cannot look up twin %d at %s: %s", twin, self._url, exc.text)
-            return self.get(twin)
+        found = self.get(twin)
+        if found is not None or self._missing.get(twin, 0.0) > self._monotonic():
+            return found
+        asking = self._asking.get(twin)
+        if asking is None:
+            asking = self._asking[twin] = asyncio.create_task(self._look_up(twin))
+        return await asyncio.shield(asking)  # others may wait for the same
 
-    async def _ask(self, twin: int) -> None:
+    async def _look_up(self, twin: int) -> Twin | None:
+        said = False
+        try:
+            async with self._lookups:
+                said = self.get(twin) is not None or await self._ask(twin)
+        except ConfigError as exc:
+            log.warning("cannot look up twin %d at %s: %s", twin, self._url, exc.text)
+        finally:
+            del self._asking[twin]
+        doubted = self._doubted.pop(twin, None)
+        found = self.get(twin)
+        if found is None and not said and doubted is not None:
+            self._twins[twin] = doubted
+            found = self.get(twin)
+        if found is None and said:
+            if len(self._missing) >= MAX_MISSING:
+                self._missing.clear()
+            self._missing[twin] = self._monotonic() + MISSING
+        return found
+
+    async def _ask(self, twin: int) -> bool:
+        """Ask for a twin; False when nobody was asked, since the answer is known.
+
+        Raises:
+            ConfigError: no answer, or none that can be understood.
+        """
         raise NotImplementedError
 
     def _believe(self, twin: Twin) -> None:
@@ -246,21 +276,22 @@ class UrlDirectory(_Cached):
 
     _next = 0.0
 
-    async def _ask(self, twin: int) -> None:
+    async def _ask(self, twin: int) -> bool:
         if self._monotonic() < self._next:
-            return  # the list that was fetched a moment ago lacks it
+            return False  # the list was fetched a moment ago
         answer = await self._fetch(self._url)
         if answer.status != 200:
             raise ConfigError(answer.phrase or answer.reason)
         self._next = self._monotonic() + MISSING
         for entry in parse_directory(answer.body.decode("utf-8", "replace")).values():
             self._believe(entry)
+        return True
 
 
 class GraphqlDirectory(_Cached):
     """A TFGrid GraphQL endpoint, asked for one twin at a time."""
 
-    async def _ask(self, twin: int) -> None:
+    async def _ask(self, twin: int) -> bool:
         query = "query twin($id: Int!) { twins(where: {twinID_eq: $id}) { twinID accountID ip } }"
         body = json.dumps({"query": query, "variables": {"id": twin}}).encode()
         answer = await self._fetch(self._url, body)
@@ -277,6 +308,7 @@ class GraphqlDirectory(_Cached):
                 self._believe(parse_twin(found))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
             raise ConfigError(f"the answer is no list of twins: {exc!r}") from exc
+        return True
 
 
 def open_directory(
