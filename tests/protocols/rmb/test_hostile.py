@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from polybus.errors import ConfigError
+from polybus.protocols.rmb import local
 from tests.protocols.rmb.posting import http, message, sign
 from tests.protocols.rmb.twins import Twin, World, until
 
@@ -86,6 +87,19 @@ async def test_requests_that_no_handler_answers_are_bounded(world: World):
         body = sign(message(world.now(), cmd=f"nobody.{number}", **forever))
         statuses.append((await http(port, "/zbus-remote", body))[0])
     assert statuses == [202, 202, 429]
+
+
+async def test_large_requests_that_wait_are_bounded_in_bytes(world: World, monkeypatch):
+    monkeypatch.setattr(local, "MAX_PENDING_BYTES", 1000)
+    (one,) = await world.start(1)
+    first = await one.push(dst=[1], dat="A" * 1004)
+    request = await one.request()
+    refused = await one.read(await one.push(dst=[1]))
+    assert refused["err"] == "more than 1000 bytes wait for answers"
+    await one.reply(request)
+    assert (await one.read(first))["err"] == ""
+    await one.push(dst=[1])
+    assert (await one.request())["dat"] == "aGVsbG8="
 
 
 async def _start_two(world: World, **settings: Any) -> int:

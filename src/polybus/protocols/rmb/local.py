@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("polybus.rmb")
 
+MAX_PENDING_BYTES: Final = 512 * 1024 * 1024  # of payloads; half of what a node's connections share
 MAX_LOOKING: Final = (
     1000  # messages whose destinations are being looked up; the rest stays in Redis
 )
@@ -87,6 +88,8 @@ class Local:
             return f"message is larger than {self.room.options.max_body} bytes"
         if len(self.room.pending) + len(m.dst) > self.room.options.max_pending:
             return f"more than {self.room.options.max_pending} requests wait for answers"
+        if self.room.pending.held_bytes > MAX_PENDING_BYTES:
+            return f"more than {MAX_PENDING_BYTES} bytes wait for answers"
         denied = (self.room.denied(self.room.own, d, m.cmd) for d in m.dst)
         return next((f"401 unauthorized: {text}" for text in denied if text), "")
 
@@ -123,6 +126,9 @@ class Local:
         room = self.room
         generation = room.generation
         self._stamp(m)
+        kept = (
+            text if generation in ("v1", "v2") else b""
+        )  # what the first generation's backlog holds
         if (m.now + m.exp) * 1000 <= room.wall_ms():
             self._refuse(m, failures.too_late(generation, m.exp), commands)
             return
@@ -139,7 +145,7 @@ class Local:
                 uid = (
                     random_id()
                 )  # another client uses the same id now; its own comes back in the answer
-            entry = Waiting(uid, d, m, text)
+            entry = Waiting(uid, d, m, kept)
             room.pending.add(entry)
             waiting.append(entry)
             if d != room.own:

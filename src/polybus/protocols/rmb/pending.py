@@ -30,6 +30,7 @@ class Waiting:
         "dst",
         "message",
         "sig",
+        "size",
         "text",
         "uid",
         "watched",
@@ -41,6 +42,7 @@ class Waiting:
         self.message = message
         self.text = text
         """What the client wrote, for the first generation's backlog."""
+        self.size = len(message.dat) + len(text)
         self.deadline_ms = (message.now + message.exp) * 1000
         self.attempts = 0
         self.busy = False
@@ -64,6 +66,8 @@ class Pending:
         self._by_uid: dict[str, list[int]] = {}
         self._deadlines: list[tuple[int, int, Waiting]] = []
         self._next = counter()
+        self.held_bytes = 0
+        """Payloads that are kept with the entries."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -89,6 +93,7 @@ class Pending:
         """Remove an entry; None when it has been removed already."""
         waiting = self._by_key.pop((uid, dst), None)
         if waiting is not None:
+            self.held_bytes -= waiting.size
             asked = self._by_uid[uid]
             asked.remove(dst)
             if not asked:
@@ -118,6 +123,7 @@ class Pending:
 
     def _insert(self, waiting: Waiting) -> None:
         self._by_key[waiting.key] = waiting
+        self.held_bytes += waiting.size
         self._by_uid.setdefault(waiting.uid, []).append(waiting.dst)
 
 
