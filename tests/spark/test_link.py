@@ -13,6 +13,7 @@ import polybus
 from polybus.errors import (
     ConfigError,
     CorruptRecord,
+    LimitExceeded,
     NoSuchTopic,
     NotAuthorized,
     OutOfRange,
@@ -81,6 +82,15 @@ def test_large_payloads_end_a_chunk_early():
     rows = pa.record_batch({"payload": [bytes(400_000)] * 5 + [bytes(3_000_000), b""]})
     chunks = list(chunks_of(rows))
     assert [parse_chunk(chunk).count for chunk in chunks] == [2, 2, 1, 1, 1]
+
+
+def test_what_no_frame_of_the_node_holds_is_refused_at_once(served):
+    topic = served.topic()
+    rows = pa.record_batch({"payload": [bytes(65 << 20)]})
+    with Link(place_of(served)) as link:
+        with pytest.raises(LimitExceeded, match="bytes of a record, which must fit a frame"):
+            link.stage(topic, chunks_of(rows))
+        assert link.topic(topic)["end"] == 0
 
 
 def test_errors_of_the_node_come_as_errors(served):

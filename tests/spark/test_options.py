@@ -19,7 +19,7 @@ def test_defaults_read_everything_of_the_local_node():
     assert parse_options({}, streaming=True).starting == {ANY_TOPIC: "latest"}
 
 
-@pytest.mark.parametrize("text", ["a,b/*", " a , b/* ", '["a", "b/*"]'])
+@pytest.mark.parametrize("text", ["a,b/*", " a , b/* ", '["a", "b/*"]', "['a', 'b/*']"])
 def test_topics_come_as_a_list_or_as_json(text):
     assert parse_options({"topics": text}).topics == ("a", "b/*")
 
@@ -47,6 +47,7 @@ def test_tls_files_may_stand_in_the_address_or_beside_it():
         ("url", "http://host"),
         ("topics", "a//b"),
         ("topics", "[1"),
+        ("topics", "['a'"),
         ("startingOffsets", "17"),
         ("startingOffsets", '{"a": -2}'),
         ("endingOffsets", "{"),
@@ -59,6 +60,14 @@ def test_tls_files_may_stand_in_the_address_or_beside_it():
 def test_what_does_not_fit_is_refused_with_the_name_of_the_option(name, value):
     with pytest.raises(ConfigError, match=f"(?i)option {name}: "):
         parse_options({name: value})
+
+
+@pytest.mark.parametrize("topics", ["orders", "orders,prices/*"])
+def test_a_position_of_a_topic_that_is_not_read_is_refused(topics):
+    given = {"topics": topics, "startingOffsets": '{"order": 17}'}
+    with pytest.raises(ConfigError, match="option startingOffsets: order is not among the topics"):
+        parse_options(given)
+    parse_options({"topics": "orders,prices/*", "endingOffsets": '{"orders": 1, "prices/x": 2}'})
 
 
 def test_tls_files_without_tls_are_refused():

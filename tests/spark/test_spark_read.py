@@ -53,6 +53,12 @@ def test_many_partitions_hold_every_offset_once(served, read):
     assert read(topic, minPartitions=4).rdd.getNumPartitions() == 4
 
 
+def test_several_topics_come_as_a_list_of_python_too(served, spark, read):
+    topics = [served.topic(b"1"), served.topic(b"2")]
+    assert read(topics).count() == 2
+    assert spark.read.format("polybus").option("url", served.url).load(topics).count() == 2
+
+
 def test_a_pattern_reads_every_topic_that_matches(served, read):
     for name in ("pat/a", "pat/b"):
         served.topic(b"1", b"2", name=name)
@@ -88,6 +94,26 @@ def test_filters_narrow_the_ranges_before_anything_is_fetched(served, read):
     assert late.rdd.getNumPartitions() == 1
     assert late.count() == 0
     assert load().where("offset < 5 or offset > 995").count() == 5 + 4 + 1
+
+
+def test_where_the_session_forbids_to_push_filters_a_frame_that_asks_for_it_is_read_whole(
+    served, read, spark
+):
+    topic = served.topic(*(b"1" for _ in range(50)))
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        frame = read(topic, pushdown="true", rowsPerPartition=10).where("offset between 10 and 19")
+        assert frame.rdd.getNumPartitions() == 5
+        assert offsets(frame) == list(range(10, 20))
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+@pytest.mark.parametrize("given", ["payload string", "payload binary, offset bigint"])
+def test_columns_of_ones_own_are_refused(served, spark, given):
+    reader = spark.read.format("polybus").option("url", served.url).schema(given)
+    with pytest.raises(AnalysisException, match="read these and select from them"):
+        reader.load(served.topic(b"1")).collect()
 
 
 def test_without_pushdown_a_frame_serves_any_number_of_queries(served, read):

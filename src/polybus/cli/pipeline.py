@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -24,6 +25,7 @@ from polybus.errors import ConfigError, PolybusError
 if TYPE_CHECKING:
     from polybus.spark.pipelines.running import Bus, Watch
 
+STDERR: Final = 2
 F = TypeVar("F", bound=Callable[..., Any])
 OWN_ERROR: Final = re.compile(
     r"^polybus\.errors\.(" + "|".join(error.__name__ for error in ERRORS) + r"): (.*)$", re.M
@@ -65,23 +67,48 @@ def once_option(command: F) -> F:
 
 @contextmanager
 def session(name: str, url: str | None, token: str, master: str | None) -> Iterator[Bus]:
-    """A Spark session for one pipeline; what polybus raised inside Spark comes out as itself."""
+    """A Spark session for one pipeline; what polybus raised inside Spark comes out as itself.
+
+    What the JVM says goes to a file, which is kept and named when the error is not one of ours.
+    """
     try:
         from polybus.spark.pipelines.running import Bus
         from polybus.spark.sessions import session as start
     except ImportError as exc:
         raise ConfigError(f"{exc.name} is missing: install the extra polybus[spark]") from exc
-    os.environ.setdefault("SPARK_LOG_LEVEL", "ERROR")
-    spark = start(f"polybus {name}", master)
-    spark.sparkContext.setLogLevel("ERROR")
+    descriptor, log = mkstemp(prefix=f"polybus-{name}-", suffix=".log")
+    unexplained = False
     try:
-        yield Bus(spark, url or "", token)
-    except PolybusError:
+        with errors_into(descriptor):
+            spark = start(f"polybus {name}", master)
+        try:
+            yield Bus(spark, url or "", token)
+        finally:
+            spark.stop()
+    except (PolybusError, click.Abort):
         raise
     except Exception as exc:
-        raise own_error(exc) from exc
+        error = own_error(exc)
+        unexplained = type(error) is PolybusError
+        if unexplained:
+            error = PolybusError(f"{error.text}; {log} has all that Spark said")
+        raise error from exc
     finally:
-        spark.stop()
+        os.close(descriptor)
+        if not unexplained:
+            Path(log).unlink()
+
+
+@contextmanager
+def errors_into(descriptor: int) -> Iterator[None]:
+    """The error output of processes that are started meanwhile goes elsewhere, for as long as they live."""
+    kept = os.dup(STDERR)
+    os.dup2(descriptor, STDERR)
+    try:
+        yield
+    finally:
+        os.dup2(kept, STDERR)
+        os.close(kept)
 
 
 def own_error(exc: Exception) -> PolybusError:

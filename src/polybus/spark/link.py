@@ -19,6 +19,7 @@ from polybus.errors import (
     ConfigError,
     ConnectionLost,
     Draining,
+    LimitExceeded,
     NotAuthorized,
     PeerUnavailable,
     PolybusError,
@@ -77,6 +78,7 @@ class Link:
         self._socket: socket.socket | None = None
         self._last = 0
         self._answers: dict[int, Answer | PolybusError] = {}
+        self._max_frame = MAX_FRAME
 
     def __enter__(self) -> Link:
         return self
@@ -283,11 +285,20 @@ class Link:
             raise answer
         if kind != HELLO:
             raise RemoteProtocolError(f"the node greets with the kind {kind:#x}")
+        self._max_frame = int(answer.meta.get("max_frame", MAX_FRAME))
 
     def _send(self, kind: int, name: str, meta: object, payload: bytes = b"") -> int:
         connection = self._connected()
         self._last += 1
-        connection.sendall(_frame(kind, self._last, name, pack(meta), len(payload)))
+        head = _frame(kind, self._last, name, pack(meta), len(payload))
+        if len(head) + len(payload) > self._max_frame:
+            # Else the node would hang up, and that looks as if it had gone.
+            raise LimitExceeded(
+                "bytes of a record, which must fit a frame of the node",
+                limit=self._max_frame,
+                actual=len(head) + len(payload),
+            )
+        connection.sendall(head)
         if payload:
             connection.sendall(payload)
         return self._last

@@ -5,15 +5,16 @@ Invariant: an option that is misspelt or does not fit is refused before anything
 
 from __future__ import annotations
 
+import ast
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from polybus.errors import ConfigError, InvalidName
-from polybus.model.pattern import check_pattern
+from polybus.model.pattern import check_pattern, matches
 from polybus.spark.link import Place
 from polybus.transports.url import Address, parse_address
 
@@ -51,7 +52,7 @@ KNOWN: Final = {
     name.lower(): name
     for name in (
         *("url", "token", "tlsCa", "tlsCert", "tlsKey", "retrySeconds"),
-        *("topics", "topic", "path", "startingOffsets", "endingOffsets", "group"),
+        *("topics", "topic", "path", "paths", "startingOffsets", "endingOffsets", "group"),
         *("rowsPerPartition", "minPartitions", "maxRowsPerTrigger", "maxBytesPerTrigger"),
         *("failOnDataLoss", "includeHeaders", "pushdown"),
         *("sink", "batch", "checkpointLocation"),
@@ -72,12 +73,13 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Optio
             known = ", ".join(KNOWN.values())
             raise ConfigError(f"option {key}: there is no such option; known are {known}")
     start = options.get("startingoffsets", "latest" if streaming else "earliest")
-    topics = options.get("topics") or options.get("topic") or options.get("path") or ""
+    said = (options.get(name, "") for name in ("topics", "topic", "path", "paths"))
+    topics = parse_topics(next(filter(None, said), ""))
     return Options(
         place=_place(options),
-        topics=parse_topics(topics),
-        starting=parse_positions("startingOffsets", start),
-        ending=parse_positions("endingOffsets", options.get("endingoffsets", "latest")),
+        topics=topics,
+        starting=parse_positions("startingOffsets", start, topics),
+        ending=parse_positions("endingOffsets", options.get("endingoffsets", "latest"), topics),
         group=options.get("group", ""),
         rows_per_partition=_number(options, "rowsPerPartition", ROWS_PER_PARTITION, least=1),
         min_partitions=_number(options, "minPartitions", 1, least=1),
@@ -127,7 +129,7 @@ def parse_url(text: str) -> Address:
 
 
 def parse_topics(text: str) -> tuple[str, ...]:
-    """Names and patterns, joined by commas or as a JSON array.
+    """Names and patterns, joined by commas, as a JSON array, or as PySpark spells a list that is given as an option.
 
     Raises:
         ConfigError.
@@ -135,8 +137,8 @@ def parse_topics(text: str) -> tuple[str, ...]:
     parts: list[object]
     if text.lstrip().startswith("["):
         try:
-            parts = json.loads(text)
-        except ValueError as exc:
+            parts = ast.literal_eval(text) if "'" in text else json.loads(text)
+        except (ValueError, SyntaxError) as exc:
             raise ConfigError(f"option topics: {text!r} is no JSON array: {exc}") from exc
     else:
         parts = [part.strip() for part in text.split(",") if part.strip()]
@@ -146,8 +148,10 @@ def parse_topics(text: str) -> tuple[str, ...]:
         raise ConfigError(f"option topics: {exc.text}") from exc
 
 
-def parse_positions(name: str, text: str) -> dict[str, Position]:
+def parse_positions(name: str, text: str, topics: Sequence[str] = ()) -> dict[str, Position]:
     """A position for every topic, or a JSON object with one per topic; others then get the default.
+
+    Each must be one of `topics`, if there are any: a misspelt one would be read from elsewhere without a word.
 
     Raises:
         ConfigError.
@@ -158,6 +162,9 @@ def parse_positions(name: str, text: str) -> dict[str, Position]:
         found = json.loads(text)
     except ValueError as exc:
         raise ConfigError(f"option {name}: {text!r} is no JSON object: {exc}") from exc
+    for topic in found if topics else ():
+        if not any(matches(pattern, topic) for pattern in topics):
+            raise ConfigError(f"option {name}: {topic} is not among the topics {', '.join(topics)}")
     default = "earliest" if name == "startingOffsets" else "latest"
     return {ANY_TOPIC: default, **{topic: _position(name, at) for topic, at in found.items()}}
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -69,13 +70,29 @@ class BatchReader(DataSourceReader):
 class PushingReader(BatchReader):
     """The same with filters pushed down, for a frame that serves one query.
 
-    A choice of the user's: Spark refuses a reader that could where its own setting forbids it, and 4.3 keeps the
-    narrowed plan with the frame, so that a second query on the same frame would miss rows without a word.
+    A choice of the user's: 4.3 keeps the narrowed plan with the frame, so that a second query on the same frame
+    would miss rows without a word.
     """
 
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        self.bounds = push(filters)
-        return self.bounds.left
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        setattr(self, "pushFilters", Pusher(self))  # noqa: B010 (a method cannot be assigned)
+
+
+@dataclass(frozen=True)
+class Pusher:
+    """Takes filters over for a reader.
+
+    Where its setting forbids pushing, Spark refuses every reader whose `pushFilters` is a method of its own rather
+    than calling none; to this one it looks inherited, so such a session reads all and filters by itself.
+    """
+
+    reader: BatchReader
+    __func__: ClassVar = staticmethod(DataSourceReader.pushFilters)
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        self.reader.bounds = push(filters)
+        return self.reader.bounds.left
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

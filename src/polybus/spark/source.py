@@ -15,11 +15,11 @@ from polybus.spark.options import Options, parse_options
 from polybus.spark.read import BatchReader, PushingReader, StreamReader
 from polybus.spark.write import BatchWriter, StreamWriter, check_columns
 
-HEADERS: Final = "headers MAP<STRING, STRING>, "
+HEADERS: Final = "headers map<string,string>, "
 SCHEMA: Final = (
-    "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, tag STRING, "
+    "topic string, partition int, offset bigint, timestamp timestamp, key binary, tag string, "
     + HEADERS
-    + "payload BINARY"
+    + "payload binary"
 )
 
 
@@ -36,11 +36,21 @@ class PolybusSource(DataSource):
     def schema(self) -> str:
         return SCHEMA if self._options().include_headers else SCHEMA.replace(HEADERS, "")
 
+    def _check_schema(self, given: StructType) -> None:
+        """Refuse columns of the user's own: what a topic has is fixed."""
+        columns = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in given.fields)
+        if columns != self.schema():
+            raise ConfigError(
+                f"schema {columns}: records have the columns {self.schema()}; read these and select from them"
+            )
+
     def reader(self, schema: StructType) -> BatchReader:
+        self._check_schema(schema)
         options = self._options()
         return PushingReader(options) if options.pushdown else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> StreamReader:
+        self._check_schema(schema)
         return StreamReader(self._options(streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

@@ -87,20 +87,17 @@ def start(
 
 
 def wait(queries: list[StreamingQuery], watch: Watch | None = None) -> Progress:
-    """Wait for the end of all queries, telling `watch` how far they are; how far they got.
+    """Wait for the end of all queries, telling `watch` how far the first one is; how far it got.
 
-    Raises what a query failed with; the others are stopped then.
+    The others read the same records, which count once. Raises what a query failed with; the others are stopped then.
     """
-    so_far = Progress()
-    seen: dict[str, int] = {}
+    so_far, seen = Progress(), -1
     try:
         while True:
             running = [query for query in queries if query.isActive]
-            for query in queries:
-                for report in query.recentProgress:
-                    if report["batchId"] <= seen.get(str(query.runId), -1):
-                        continue
-                    seen[str(query.runId)] = report["batchId"]
+            for report in queries[0].recentProgress:
+                if report["batchId"] > seen:
+                    seen = report["batchId"]
                     so_far = _add(so_far, report)
                     if watch is not None:
                         watch(so_far)
