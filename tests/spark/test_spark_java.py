@@ -28,6 +28,13 @@ def test_the_java_of_the_wheel_serves_where_there_is_none(monkeypatch, tmp_path)
     assert java.version_of(tmp_path / "java" / "bin" / "java") >= java.OLDEST
 
 
+def test_spark_gives_way_to_a_node_on_the_same_machine(spark):
+    process = spark.sparkContext._gateway.proc
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(
+        os.getpriority(os.PRIO_PROCESS, 0) + java.NICENESS, 19
+    )
+
+
 def test_plain_spark_finds_the_format_and_runs_on_the_java_of_the_wheel(
     served, tmp_path, monkeypatch
 ):

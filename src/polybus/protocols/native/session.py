@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
 from polybus._version import __version__
 from polybus.core.endpoint import Endpoint
@@ -307,6 +307,11 @@ class NativeSession(Endpoint):
         traffic.messages_out += 1
         traffic.bytes_out += len(frame)
         self.outbox.write(frame)
+
+    def send_rest(self, part: bytes | memoryview) -> None:
+        """Write more of the frame that was begun last."""
+        self.traffic.bytes_out += len(part)
+        self.outbox.write(cast(bytes, part))  # transports take any buffer
 
     # -- what is hot ---------------------------------------------------------------------------------------------------
 

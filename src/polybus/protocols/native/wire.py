@@ -181,10 +181,11 @@ def encode(
     flags: int = 0,
     arg: int = 0,
     meta: bytes = b"",
+    follows: int = 0,
 ) -> bytes:
-    """One frame."""
+    """One frame, or its beginning when so many bytes of payload follow that a copy of them would cost time."""
     raw = name.encode()
-    size = 20 + len(raw) + len(meta) + len(payload)
+    size = 20 + len(raw) + len(meta) + len(payload) + follows
     return _pack_head(size, kind, flags, len(raw), ident, arg, len(meta)) + raw + meta + payload
 
 
