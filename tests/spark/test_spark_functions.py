@@ -30,6 +30,7 @@ VALUE = {"name": "ann", "n": [1, 2.5, None, True]}
         ("t2", cbor2.dumps({"b": b"\xff", 1: "x"}), {"b": {"$base64": "/w=="}, "1": "x"}),
         ("rmb", json.dumps({"cmd": "a.b", "dat": base64.b64encode(b'{"x":1}').decode()}).encode(),
          {"cmd": "a.b", "dat": {"x": 1}}),
+        ("rmb", b"[3]", [3]),
         ("rmb", b'{"cmd":"a","data":"not base64!"}', {"cmd": "a", "data": "not base64!"}),
         ("zbus", b'{"module":"m","method":"f","params":[1],"@type":"T"}',
          {"module": "m", "method": "f", "params": [1]}),
@@ -43,6 +44,14 @@ def test_payloads_of_every_wire_become_json(wire, payload, expected):
     assert reason is None
     assert text is not None
     assert json.loads(text) == expected
+
+
+@pytest.mark.parametrize("payload", [b"20.5", b"an hour", cbor2.dumps(VALUE) + b"\x00"])
+def test_text_that_begins_as_cbor_is_no_half_of_a_value(payload):
+    text, reason = decode("t2", payload)
+    assert text is None
+    assert reason is not None
+    assert reason.startswith("no CBOR: ")
 
 
 @given(st.sampled_from(sorted(DECODERS)), st.binary(max_size=200))

@@ -196,10 +196,10 @@ def test_json_schemas_grow_and_what_does_not_fit_is_rejected(spark):
 def test_archive_fills_a_lake_once_and_compaction_changes_nothing(served, bus, tmp_path):
     one, two = served.topic(*(b"%d" % i for i in range(500))), served.topic(b"x")
     where = str(tmp_path / "lake")
-    assert archive.archive(bus, f"{one},{two}", where, max_rows=200) == 501
+    assert archive.archive(bus, f"{one},{two}", where, max_rows=200) == (501, 0)
     served.bus.produce_many(one, [b"more"] * 10)
-    assert archive.archive(bus, f"{one},{two}", where) == 10
-    assert archive.archive(bus, f"{one},{two}", where) == 0
+    assert archive.archive(bus, f"{one},{two}", where) == (10, 0)
+    assert archive.archive(bus, f"{one},{two}", where) == (0, 0)
 
     def offsets():
         rows = lake.read(bus.spark, where).select("topic", "offset", "date").collect()
@@ -234,7 +234,7 @@ def test_a_compaction_that_was_killed_is_finished_or_dropped(served, bus, tmp_pa
 def test_archive_keeps_json_as_columns_and_rejects_the_rest(served, bus, tmp_path):
     topic = served.topic(b'{"a": 1}', b"junk")
     where = str(tmp_path / "lake")
-    archive.archive(bus, topic, where, as_json=True)
+    assert archive.archive(bus, topic, where, as_json=True) == (1, 1)
     served.bus.produce_many(topic, [b'{"a": 2, "b": "new"}'])
     archive.archive(bus, topic, where, as_json=True)
     rows = (

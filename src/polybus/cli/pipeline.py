@@ -5,10 +5,12 @@ Invariant: Spark is imported when a pipeline runs, and an error of a pipeline en
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -18,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from polybus.cli.bus import url_option
+from polybus.cli.durable import MILLISECONDS, Moment
 from polybus.cli.output import json_option, print_json, print_table
 from polybus.errors import ALL as ERRORS
 from polybus.errors import ConfigError, PolybusError
@@ -30,6 +33,32 @@ F = TypeVar("F", bound=Callable[..., Any])
 OWN_ERROR: Final = re.compile(
     r"^polybus\.errors\.(" + "|".join(error.__name__ for error in ERRORS) + r"): (.*)$", re.M
 )
+
+
+class Interval(click.ParamType[str]):
+    """A time span as the other verbs take it (`30s`) or as Spark's SQL spells it (`30 seconds`)."""
+
+    name = "interval"
+    _sql = re.compile(r"[1-9]\d*\s+(millisecond|second|minute|hour|day|week)s?", re.IGNORECASE)
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if self._sql.fullmatch(value):
+            return value
+        if span := MILLISECONDS.convert(value, param, ctx):
+            return f"{span} milliseconds"
+        self.fail(f"{value!r} is no time at all", param, ctx)
+
+
+class Time(click.ParamType[str]):
+    """A moment as the other verbs take it, as Spark's SQL spells it."""
+
+    name = "time"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value:
+            return ""
+        moment = Moment().convert(value, param, ctx)
+        return datetime.fromtimestamp(moment / 1000, UTC).isoformat()
 
 
 def common(command: F) -> F:
@@ -76,6 +105,8 @@ def session(name: str, url: str | None, token: str, master: str | None) -> Itera
         from polybus.spark.sessions import session as start
     except ImportError as exc:
         raise ConfigError(f"{exc.name} is missing: install the extra polybus[spark]") from exc
+    # PySpark prints the traces of what it raises as well.
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True
     descriptor, log = mkstemp(prefix=f"polybus-{name}-", suffix=".log")
     unexplained = False
     try:
@@ -87,6 +118,8 @@ def session(name: str, url: str | None, token: str, master: str | None) -> Itera
             spark.stop()
     except (PolybusError, click.Abort):
         raise
+    except OSError as exc:
+        raise ConfigError(str(exc)) from exc
     except Exception as exc:
         error = own_error(exc)
         unexplained = type(error) is PolybusError
@@ -168,7 +201,13 @@ def pipeline() -> None:
     help="Also keep payloads as columns; what is no JSON is rejected.",
 )
 @click.option("--delta", is_flag=True, help="As a Delta table in LAKE/delta.")
-@click.option("--max-rows", default=5_000_000, show_default=True, help="Most records of one batch.")
+@click.option(
+    "--max-rows",
+    type=click.IntRange(1),
+    default=5_000_000,
+    show_default=True,
+    help="Most records of one batch.",
+)
 @common
 def archive(
     topics: str,
@@ -186,10 +225,10 @@ def archive(
     with session("archive", url, token, master) as bus, watching("archive") as watch:
         from polybus.spark.pipelines.archive import archive as run
 
-        rows = run(
+        kept, rejected = run(
             bus, topics, lake, as_json=parse, delta=delta, once=once, max_rows=max_rows, watch=watch
         )
-    say({"archived": rows}, as_json)
+    say({"archived": kept, **({"rejected": rejected} if parse else {})}, as_json)
 
 
 @pipeline.command()
@@ -208,8 +247,14 @@ def compact(lake: str, url: str | None, token: str, master: str | None, as_json:
 @lake_option
 @once_option
 @click.option("--topic", default="polybus.journal", show_default=True, help="The journal.")
-@click.option("--window", default="1 minute", show_default=True)
-@click.option("--lateness", default="2 minutes", show_default=True, help="How late a row may come.")
+@click.option("--window", type=Interval(), default="1 minute", show_default=True)
+@click.option(
+    "--lateness",
+    type=Interval(),
+    default="2 minutes",
+    show_default=True,
+    help="How late a row may come.",
+)
 @common
 def traffic(
     lake: str,
@@ -237,7 +282,11 @@ def traffic(
 @lake_option
 @once_option
 @click.option(
-    "--patience", default="1 minute", show_default=True, help="How long a reply may take."
+    "--patience",
+    type=Interval(),
+    default="1 minute",
+    show_default=True,
+    help="How long a reply may take.",
 )
 @common
 def latency(
@@ -281,7 +330,7 @@ def graph(
 
 @pipeline.command()
 @click.argument("topics", default="")
-@click.option("--samples", default=3, show_default=True)
+@click.option("--samples", type=click.IntRange(0), default=3, show_default=True)
 @click.option("--requeue", is_flag=True, help="Put them back into the topics they came from.")
 @click.option("--where", default="", help="SQL condition on the letters that are put back.")
 @common
@@ -314,10 +363,10 @@ def deadletters(
 @click.argument("source")
 @click.argument("target")
 @click.option("--lake", help="Read SOURCE from this lake instead of the node.")
-@click.option("--since", default="", help="Only records of this time or later.")
-@click.option("--until", default="", help="Only records before this time.")
+@click.option("--since", type=Time(), default="", help="Only records of this time or later.")
+@click.option("--until", type=Time(), default="", help="Only records before this time.")
 @click.option("--where", default="", help="SQL condition on the records.")
-@click.option("--rate", default=0.0, help="Records per second at most.")
+@click.option("--rate", type=click.FloatRange(0), default=0.0, help="Records per second at most.")
 @click.option(
     "--run", default="", help="Names the replay: repeated, it publishes only what is missing."
 )
@@ -355,8 +404,8 @@ def replay(
 @pipeline.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--topic", default="polybus.journal", show_default=True, help="The journal.")
-@click.option("--since", default="", help="Only rows of this time or later.")
-@click.option("--until", default="", help="Only rows before this time.")
+@click.option("--since", type=Time(), default="", help="Only rows of this time or later.")
+@click.option("--until", type=Time(), default="", help="Only rows before this time.")
 @click.option("--title", default="Traffic on the bus", show_default=True)
 @click.option("--png", type=click.Path(path_type=Path), help="Folder for the charts as pictures.")
 @common

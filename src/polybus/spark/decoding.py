@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 import json
 import zlib
 from collections.abc import Callable
@@ -19,9 +20,13 @@ GZIP: Final = b"\x1f\x8b"
 
 def decode_json(payload: bytes) -> str:
     """JSON as it is, checked and made compact."""
+    return to_json(_loads(payload))
+
+
+def _loads(payload: bytes) -> Any:
     try:
-        return to_json(json.loads(payload))
-    except (UnicodeDecodeError, RecursionError) as exc:
+        return json.loads(payload)
+    except (ValueError, RecursionError) as exc:
         raise ValueError(f"no JSON: {exc}") from exc
 
 
@@ -32,18 +37,24 @@ def decode_t2(payload: bytes) -> str:
     raw = unzip(payload, 31) if payload.startswith(GZIP) else payload
     if not raw:
         raise ValueError("no CBOR: it is empty")
+    source = io.BytesIO(raw)
     try:
-        return to_json(cbor2.loads(raw))
+        text = to_json(cbor2.load(source))
     except (cbor2.CBORError, RecursionError) as exc:
         raise ValueError(f"no CBOR: {exc}") from exc
+    if left := len(raw) - source.tell():
+        # Most texts begin with a byte that is a small number in CBOR.
+        raise ValueError(f"no CBOR: {left} bytes follow the value")
+    return text
 
 
 def decode_rmb(payload: bytes) -> str:
-    """An RMB message: JSON whose `dat` (or `data`) is base64, decoded to JSON or text where it is one."""
-    message = json.loads(payload)
-    if not isinstance(message, dict):
-        raise ValueError("no RMB message: it is no JSON object")
-    for field in ("dat", "data"):
+    """An RMB message: JSON whose `dat` (or `data`) is base64, decoded to JSON or text where it is one.
+
+    Of a captured call only what was in `dat` is there: any JSON.
+    """
+    message = _loads(payload)
+    for field in ("dat", "data") if isinstance(message, dict) else ():
         if isinstance(message.get(field), str):
             message[field] = _plain(message[field])
     return to_json(message)
@@ -63,7 +74,7 @@ def _plain(text: str) -> Any:
 
 def decode_zbus(payload: bytes) -> str:
     """A Zbus RPC request (`module`, `method`, `params`) or answer (`result`, `error`); a bare result stays as it is."""
-    value = json.loads(payload)
+    value = _loads(payload)
     if isinstance(value, dict):
         known = ("module", "method", "params", "result", "error")
         value = {key: value[key] for key in known if key in value} or value

@@ -38,7 +38,9 @@ MAX_FRAME: Final = 80 * 1024 * 1024  # a staged chunk of 64 MiB, sent back, and 
 PATIENCE: Final = 60.0  # a node restarts within seconds; a task that waits longer should be retried
 CONNECT_TIMEOUT: Final = 10.0
 ANSWER_TIMEOUT: Final = 60.0  # reading a cold segment or a sync of a busy disk
-FETCH_BYTES: Final = 256 * 1024  # a full chunk, or a few: what a node sends at once, live calls wait for
+FETCH_BYTES: Final = (
+    256 * 1024
+)  # a full chunk, or a few: what a node sends at once, live calls wait for
 STAGES_UNDER_WAY: Final = 4  # hides the sync of one chunk behind the others
 
 _HEAD: Final = Struct(">IBBHQII")

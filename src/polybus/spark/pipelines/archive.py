@@ -79,10 +79,11 @@ def archive(
     max_rows: int = 5_000_000,
     group: str = "archive",
     watch: Watch | None = None,
-) -> int:
-    """Run it; the records that were archived."""
+) -> tuple[int, int]:
+    """Run it; how many records were archived and how many rejected."""
     folder = Folder(bus.spark, f"{lake}/records")
     folder.finish_compaction()
+    refused = 0
 
     def keep(rows: DataFrame, number: int) -> None:
         if delta:
@@ -92,6 +93,7 @@ def archive(
             write_batch(with_date(rows), f"{lake}/records", number, PARTITIONS)
 
     def take(batch: DataFrame, number: int) -> None:
+        nonlocal refused
         if not as_json:
             keep(batch, number)
             return
@@ -102,12 +104,14 @@ def archive(
         good, bad = split_json(batch, schema)
         keep(good, number)
         write_batch(bad, f"{lake}/_rejected", number)
+        refused += bad.count()
         if schema != kept:
             folder.write_text(SCHEMA_FILE, schema.json())
         batch.unpersist()
 
     stream = bus.stream(topics, maxRowsPerTrigger=max_rows, group=group)
-    return wait([start(stream, f"{lake}/_checkpoint", once, take)], watch).rows
+    rows = wait([start(stream, f"{lake}/_checkpoint", once, take)], watch).rows
+    return rows - refused, refused
 
 
 def compact(bus: Bus, lake: str) -> tuple[int, int]:

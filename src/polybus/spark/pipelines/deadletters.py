@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from polybus.core.group_options import DEAD_SUFFIX
 from polybus.errors import ConfigError
-from polybus.spark.pipelines.running import Bus
+from polybus.spark.pipelines.running import Bus, filtered
 
 SAMPLE_CHARACTERS = 120
 LETTER = "requeued-from"
@@ -57,8 +57,7 @@ def to_requeue(letters: DataFrame, where: str = "") -> DataFrame:
 
     Letters that do not say where they came from are left out.
     """
-    chosen = letters.where(where) if where else letters
-    known = chosen.where(F.col("headers")["dead-topic"].isNotNull())
+    known = filtered(letters, where).where(F.col("headers")["dead-topic"].isNotNull())
     plain = F.map_filter("headers", lambda key, _: ~key.isin(*MARKS))
     letter = F.concat_ws("@", "topic", "offset")
     return known.select(

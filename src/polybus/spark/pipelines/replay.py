@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from polybus.spark.pipelines.running import Bus
+from polybus.spark.pipelines.running import Bus, filtered
 
 SLICE_SECONDS = 5.0  # a slice is one job, and a job costs some 300 ms however small it is
 ORDER = ("timestamp", "topic", "offset")
@@ -23,7 +23,7 @@ def select(records: DataFrame, since: str = "", until: str = "", where: str = ""
         records = records.where(F.col("timestamp") >= F.lit(since).cast("timestamp"))
     if until:
         records = records.where(F.col("timestamp") < F.lit(until).cast("timestamp"))
-    return records.where(where) if where else records
+    return filtered(records, where)
 
 
 def number(records: DataFrame, per_slice: int) -> DataFrame:

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from polybus.errors import ConfigError
 from polybus.spark.link import Link
 from polybus.spark.options import parse_options
 
@@ -57,6 +59,19 @@ class Bus:
 
 def _texts(options: dict[str, object]) -> dict[str, str]:
     return {key: str(value) for key, value in options.items() if value not in (None, "")}
+
+
+def filtered(frame: DataFrame, where: str) -> DataFrame:
+    """The rows that a SQL condition lets through; all without one.
+
+    Raises:
+        ConfigError: Spark does not understand it.
+    """
+    try:
+        return frame.where(where) if where else frame
+    except PySparkException as exc:
+        first = str(exc).strip().partition("\n")[0]
+        raise ConfigError(f"option where: {first}") from exc
 
 
 @dataclass(frozen=True, slots=True)
