@@ -20,7 +20,11 @@ from tests.spark.week import MONDAY, SECOND, week
 PHONE, DESK = 390, 1280
 # Within a frame of the window's width, since a browser's own window does not get as narrow as a phone.
 FRAME = '<body style="margin:0"><iframe style="border:0;width:{width}px;height:{height}px" srcdoc="{page}"></iframe>'
-LAYOUT = (Path(__file__).parent / "layout.js").read_text(encoding="utf-8")
+LAYOUT, CONTRAST = (
+    (Path(__file__).parent / name).read_text(encoding="utf-8")
+    for name in ("layout.js", "contrast.js")
+)
+READABLE = 4.5  # of normal text, by WCAG 2.1, 1.4.3
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +77,21 @@ def test_a_browser_shows_all_of_the_report_and_no_text_lies_over_another(
     size = f"--window-size={max(width, 500)},5000"
     chromium(f"--screenshot={picture}", size, framed(page, width, tmp_path))
     assert picture.stat().st_size > 50_000  # an empty page is a tenth of that
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_every_text_stands_out_by_day_and_by_night(page, chromium, scheme, tmp_path):
+    script = f"<script>onload=()=>document.title=[matchMedia('(prefers-color-scheme:dark)').matches,({CONTRAST})()]</script>"
+    file = tmp_path / "page.html"
+    file.write_text(page + script, encoding="utf-8")
+    number = ("dark", "light").index(scheme)
+    shown = chromium(
+        "--dump-dom", f"--blink-settings=preferredColorScheme={number}", file.as_uri()
+    )
+    found = re.search(r"<title>(true|false),([\d.]+)</title>", shown)
+    assert found is not None
+    assert found[1] == ("true" if scheme == "dark" else "false")
+    assert float(found[2]) >= READABLE
 
 
 def test_the_report_tells_the_bad_afternoon(page):

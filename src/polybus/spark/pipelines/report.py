@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from polybus.spark.pipelines.graph import NARROW as NARROW_DRAWING
 from polybus.spark.pipelines.graph import draw, edges
 from polybus.spark.pipelines.journal import failed, percentiles
 
+HOUR = timedelta(hours=1)
 UNITS = ("B", "kB", "MB", "GB", "TB")
 QUICK = "How long calls took: half of them, 95 % and 99 % were at least as quick as their line."
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;margin:0;color:#223;background:#fff}
@@ -32,7 +34,10 @@ h1{margin:.2em 0 0;line-height:1.2}h2{margin:2em 0 .4em;padding-bottom:.2em;bord
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.93em}
 td,th{padding:.35em .7em;text-align:left;border-bottom:1px solid #e4e6ee;white-space:nowrap}
 th{color:#556;font-weight:600}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
-.narrow{display:none}@media(max-width:640px){.wide{display:none}.narrow{display:block}}"""
+.narrow{display:none}@media(max-width:640px){.wide{display:none}.narrow{display:block}}
+@media(prefers-color-scheme:dark){body{background:#15171c;color:#dde1ea}h2{border-color:#3a3f4b}
+.note,th{color:#a9b0c0}.card{background:#22262f;color:#b9c0d0}.card b{color:#eef1f7}td,th{border-color:#2d323d}
+svg text{fill:#cdd2de!important}}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +142,9 @@ def _summary(figures: Figures) -> str:
         (_ms(p99), "99 of 100 calls were quicker"),
         (_size(totals["bytes"] or 0), "moved"),
     )
-    period = f"{utc(totals['first']):%-d %B %Y %H:%M} to {utc(totals['last']):%-d %B %Y %H:%M} UTC"
+    first, last = utc(totals["first"]), utc(totals["last"])
+    clock = "%H:%M" if last - first >= HOUR else "%H:%M:%S"
+    period = f"{first:%-d %B %Y {clock}} to {last:%-d %B %Y {clock}} UTC"
     told = "".join(f"<div class=card><b>{value}</b>{label}</div>" for value, label in cards)
     return f"<p class=note>{period}</p><div class=cards>{told}</div>"
 
