@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from uuid import uuid4
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
+from polybus.errors import ConfigError
 from polybus.model.journal import (
     CALL_ID,
     CALL_NAME,
@@ -248,6 +250,24 @@ def test_archive_keeps_json_as_columns_and_rejects_the_rest(served, bus, tmp_pat
     assert [(row.offset, bytes(row.payload)) for row in refused] == [(1, b"junk")]
 
 
+def test_no_payload_stops_an_archive_or_spoils_the_lake(served, bus, tmp_path):
+    topic = served.topic(b"junk", b"[1]", b"", b"\xff{}", b'[{"a": 9}]')
+    where = str(tmp_path / "lake")
+    assert archive.archive(bus, topic, where, as_json=True) == (0, 5)
+    served.bus.produce_many(
+        topic,
+        [
+            b"{}",
+            b'{"a": 1, "A": 2, "b": [{"c": 1, "C": 2}]}',
+            b'{"_bad": 3, "_corrupt_record": 4, "": 5, "x.y z": 6}',
+        ],
+    )
+    assert archive.archive(bus, topic, where, as_json=True) == (3, 0)
+    rows = lake.read(bus.spark, where).orderBy("offset").collect()
+    assert [row.value.asDict(True).get("x.y z") for row in rows] == [None, None, 6]
+    assert [(row.value["_bad"], row.value["_corrupt_record"]) for row in rows][2] == (3, 4)
+
+
 def test_a_delta_table_takes_each_batch_once(served, bus, tmp_path):
     topic = served.topic(*(b"%d" % i for i in range(30)))
     where = tmp_path / "lake"
@@ -305,14 +325,35 @@ def test_latency_sends_unanswered_requests_to_their_topic(served, bus, tmp_path)
     assert lost == ["2"]
 
 
-def test_replay_publishes_in_order_and_once(served, bus):
-    source, target = served.topic(*(b"%d" % i for i in range(40))), served.topic()
+def test_replay_publishes_in_order_and_a_named_one_only_what_is_missing(served, bus):
+    source, target = served.topic(*(b"%d" % i for i in range(40))), f"t{uuid4().hex[:8]}"
     waits: list[float] = []
-    for _ in range(2):
-        chosen = bus.read(source).where(F.col("offset") >= 10)
-        assert replay.replay(bus, chosen, target, rate=3, run="r", pause=waits.append) == 30
-    assert served.payloads(target) == [b"%d" % i for i in range(10, 40)]
-    assert len(waits) == 4
+
+    def run(rate: float, most: int) -> int:
+        chosen = bus.read(source).where(F.col("offset") < most)
+        return replay.replay(bus, chosen, target, rate=rate, run="r", pause=waits.append)
+
+    assert run(3, 30) == 30
+    assert len(waits) == 1
+    assert 0 < waits[0] <= replay.SLICE_SECONDS
+    assert run(3, 30) == 0
+    assert run(0.1, 32) == 2  # another rate, and more of it: one in ten seconds
+    assert len(waits) == 2
+    assert 5 < waits[1] <= 10
+    assert run(1, 40) == 8
+    assert served.payloads(target) == [b"%d" % i for i in range(40)]
+    assert replay.replay(bus, bus.read(target), served.topic(), run="again") == 40
+
+
+def test_replay_takes_topics_of_a_lake_by_pattern(served, bus, tmp_path):
+    lake_folder, target = str(tmp_path / "lake"), served.topic()
+    for name in ("rep/a", "rep/b"):
+        served.topic(name.encode(), name=name)
+    archive.archive(bus, "rep/*", lake_folder)
+    assert replay.replay(bus, replay.from_lake(bus, lake_folder, "rep/*"), target) == 2
+    assert served.payloads(target) == [b"rep/a", b"rep/b"]
+    with pytest.raises(ConfigError, match="option lake: there is nothing of rep/c"):
+        replay.from_lake(bus, lake_folder, "rep/c")
 
 
 def test_a_letter_is_put_back_once_also_by_another_selection_and_beside_new_ones(served, bus):

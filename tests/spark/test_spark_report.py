@@ -81,13 +81,12 @@ def test_a_browser_shows_all_of_the_report_and_no_text_lies_over_another(
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_every_text_stands_out_by_day_and_by_night(page, chromium, scheme, tmp_path):
-    script = f"<script>onload=()=>document.title=[matchMedia('(prefers-color-scheme:dark)').matches,({CONTRAST})()]</script>"
+    dark = "matchMedia('(prefers-color-scheme:dark)').matches"
+    script = f"<script>onload=()=>document.title=[{dark},({CONTRAST})()]</script>"
     file = tmp_path / "page.html"
     file.write_text(page + script, encoding="utf-8")
     number = ("dark", "light").index(scheme)
-    shown = chromium(
-        "--dump-dom", f"--blink-settings=preferredColorScheme={number}", file.as_uri()
-    )
+    shown = chromium("--dump-dom", f"--blink-settings=preferredColorScheme={number}", file.as_uri())
     found = re.search(r"<title>(true|false),([\d.]+)</title>", shown)
     assert found is not None
     assert found[1] == ("true" if scheme == "dark" else "false")

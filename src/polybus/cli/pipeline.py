@@ -385,19 +385,14 @@ def replay(
     master: str | None,
     as_json: bool,
 ) -> None:
-    """Publish the records of topic SOURCE into topic TARGET again, in their order."""
-    with session("replay", url, token, master) as bus:
-        from polybus.spark.pipelines.lake import read
+    """Publish the records of SOURCE (names and patterns, joined by commas) into topic TARGET again, in their order."""
+    with session("replay", url, token, master) as bus, watching("replay") as watch:
+        from polybus.spark.pipelines.replay import from_lake, select
         from polybus.spark.pipelines.replay import replay as publish
-        from polybus.spark.pipelines.replay import select
 
-        if lake:
-            names = source.split(",")
-            records = read(bus.spark, lake)
-            records = records.where(records["topic"].isin(*names))
-        else:
-            records = bus.read(source, pushdown="true")
-        count = publish(bus, select(records, since, until, where), target, rate=rate, run=run)
+        records = from_lake(bus, lake, source) if lake else bus.read(source, pushdown="true")
+        chosen = select(records, since, until, where)
+        count = publish(bus, chosen, target, rate=rate, run=run, watch=watch)
     say({"replayed": count}, as_json)
 
 

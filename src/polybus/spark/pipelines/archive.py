@@ -6,10 +6,11 @@ Invariant: a record lies in the lake once, or in `_rejected` with the reason; ne
 from __future__ import annotations
 
 import json
+from uuid import uuid4
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
 from polybus.spark.pipelines.delta import write_delta
 from polybus.spark.pipelines.lake import Folder, write_batch
@@ -17,7 +18,7 @@ from polybus.spark.pipelines.running import Bus, Watch, sink_of, start, wait
 
 PARTITIONS = ("topic", "date")
 SCHEMA_FILE = "_schema.json"
-BAD = "_bad"
+BAD = f"_bad_{uuid4().hex}"  # the name of no field of anybody's
 
 
 def with_date(records: DataFrame) -> DataFrame:
@@ -27,45 +28,52 @@ def with_date(records: DataFrame) -> DataFrame:
 
 
 def merge_schemas(kept: StructType, found: StructType) -> StructType:
-    """What is known plus what is new; a field that changed its type keeps the old one."""
-    fields = {field.name: field for field in kept.fields}
+    """What is known plus what is new; a field that changed its type keeps the old one.
+
+    Of fields that differ in their case only the first counts: Spark could not read a file with both.
+    """
+    fields = {field.name.lower(): field for field in kept.fields}
     for field in found.fields:
-        old = fields.get(field.name)
-        if old is None:
-            fields[field.name] = StructField(field.name, field.dataType, True)
-        elif isinstance(old.dataType, StructType) and isinstance(field.dataType, StructType):
-            merged: DataType = merge_schemas(old.dataType, field.dataType)
-            fields[field.name] = StructField(field.name, merged, True)
+        old = fields.get(field.name.lower())
+        name, kind = (field.name, None) if old is None else (old.name, old.dataType)
+        merged = StructField(name, _merged(kind, field.dataType), True)
+        fields[name.lower()] = merged
     return StructType(list(fields.values()))
 
 
+def _merged(kept: DataType | None, found: DataType) -> DataType:
+    if isinstance(found, StructType) and isinstance(kept, StructType | None):
+        return merge_schemas(kept or StructType([]), found)
+    if isinstance(found, ArrayType) and isinstance(kept, ArrayType | None):
+        return ArrayType(_merged(kept.elementType if kept else None, found.elementType), True)
+    return found if kept is None else kept
+
+
 def infer_schema(records: DataFrame) -> StructType:
-    """The fields that the JSON objects among the payloads have."""
+    """The fields that the JSON objects among the payloads have; none when there is no object."""
     texts = records.select(F.col("payload").cast("string").alias("text"))
     lines = texts.rdd.map(lambda row: row.text)
-    found = records.sparkSession.read.json(lines).schema
-    return StructType([field for field in found.fields if field.name != "_corrupt_record"])
+    reader = records.sparkSession.read.option("columnNameOfCorruptRecord", BAD)
+    return StructType([field for field in reader.json(lines).schema if field.name != BAD])
 
 
 def split_json(records: DataFrame, schema: StructType) -> tuple[DataFrame, DataFrame]:
     """Records with a column `value` by the schema, and those whose payload does not fit, with the reason."""
-    wanted = StructType([*schema.fields, StructField(BAD, _string(), True)])
+    wanted = StructType([*schema.fields, StructField(BAD, StringType(), True)])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
     parsed = records.withColumn(
         "value", F.from_json(F.col("payload").cast("string"), wanted, options)
     )
     bad = F.col("value").isNull() | F.col(f"value.{BAD}").isNotNull()
-    good = parsed.where(~bad).withColumn("value", F.col("value").dropFields(BAD))
+    good = parsed.where(~bad)
+    if schema.fields:
+        good = good.withColumn("value", F.col("value").dropFields(BAD))
+    else:
+        good = good.drop("value")  # Parquet has no struct without fields
     reason = F.concat(
         F.lit("the payload is no JSON object of the schema "), F.lit(schema.simpleString()[:200])
     )
     return good, parsed.where(bad).drop("value").withColumn("reason", reason)
-
-
-def _string() -> DataType:
-    from pyspark.sql.types import StringType
-
-    return StringType()
 
 
 def archive(
