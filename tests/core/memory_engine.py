@@ -6,9 +6,11 @@ Invariant: what is confirmed is in the image that `crash` starts from; what wait
 from __future__ import annotations
 
 import asyncio
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from polybus.core.engine import (
     Append,
@@ -184,8 +186,11 @@ class MemoryEngine:
         )
         return True
 
-    def append_plain(self, topic: str, payloads: list[bytes], done: Done) -> bool:
-        return self.append(topic, [NewRecord(payload) for payload in payloads], done)
+    def append_joined(
+        self, topic: str, ends: array[int], parts: Sequence[bytes], done: Done
+    ) -> bool:
+        whole = b"".join(parts)
+        return self.append(topic, [NewRecord(whole[a:b]) for a, b in pairwise(ends)], done)
 
     async def commit(self, operations: Sequence[Operation]) -> list[int]:
         if self.full:

@@ -16,9 +16,12 @@ from polybus.errors import (
     NoSuchTopic,
     OutOfRange,
 )
+from polybus.model.chunk import MAX_RECORDS
 from polybus.model.clock import ManualClock
+from polybus.model.ends import ends_of
 from polybus.model.record import NewRecord
 from polybus.storage import batches
+from polybus.storage.engine import StorageOptions
 from tests.storage.client import begin, fetch_all, payloads, put, read_all
 from tests.storage.conftest import Opener
 
@@ -62,7 +65,9 @@ async def test_plain_payloads_get_their_offsets_between_other_records(opened: Op
     await engine.declare("t", TopicOptions(durability=durability))
     stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     before = put(engine, "t", b"before")
-    assert engine.append_plain("t", [b"1", b"22", b""] * 50, lambda o, e: stored.set_result(o))
+    ends = ends_of([b"1", b"22", b""] * 50)
+    parts = [b"12", b"212" * 49, b"2"]
+    assert engine.append_joined("t", ends, parts, lambda o, e: stored.set_result(o))
     assert [await before, await stored] in ([0, 1], [150, 0])
     assert await put(engine, "t", b"after") == 151
     found = payloads(await read_all(engine, "t"))
@@ -71,13 +76,26 @@ async def test_plain_payloads_get_their_offsets_between_other_records(opened: Op
     assert payloads(await read_all(await opened(), "t")) == found
 
 
+async def test_more_joined_payloads_than_a_chunk_holds_are_cut_between_two(opened: Opener):
+    engine = await opened(options=StorageOptions(upkeep_s=3600))
+    await engine.declare("t", TopicOptions())
+    stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    wanted = [b"%d" % number for number in range(3 * MAX_RECORDS // 2)]
+    whole = b"".join(wanted)
+    parts = [whole[at : at + 1000] for at in range(0, len(whole), 1000)]
+    engine.append_joined("t", ends_of(wanted), parts, lambda o, e: stored.set_result(o))
+    assert await stored == 0
+    assert payloads(await read_all(engine, "t")) == wanted
+
+
 async def test_plain_payloads_are_refused_as_others_are(opened: Opener):
     engine = await opened()
     await engine.declare("t", TopicOptions())
     with pytest.raises(NoSuchTopic):
-        engine.append_plain("nobody", [b"x"], lambda offset, error: None)
+        engine.append_joined("nobody", ends_of([b"x"]), [b"x"], lambda offset, error: None)
+    large = [bytes(9000)] * 2
     with pytest.raises(LimitExceeded):
-        engine.append_plain("t", [bytes(9000)] * 2, lambda offset, error: None)
+        engine.append_joined("t", ends_of(large), large, lambda offset, error: None)
     with pytest.raises(LimitExceeded):
         engine.append("t", [NewRecord(bytes(2000))] * 10, lambda offset, error: None)
     assert engine.topic("t").end == 0

@@ -17,6 +17,7 @@ from polybus.core.engine import Append, GroupState, Move, TopicOptions
 from polybus.errors import CorruptRecord, NoSuchTopic, StorageError, StorageFull
 from polybus.model.chunk import encode_chunk, parse_chunk
 from polybus.model.clock import ManualClock
+from polybus.model.ends import ends_of
 from polybus.model.record import NewRecord
 from polybus.storage import files as files_module
 from polybus.storage import merger, mover, recovery
@@ -233,9 +234,9 @@ async def test_any_offset_of_a_batch_can_be_read_and_fetched(opened: Opener):
     await engine.declare("t", TopicOptions(compression="zlib"))
     sent = [b"%03d" % n for n in range(40)]
     own = sent[1:21]
-    engine.append_plain("t", sent[:1], lambda offset, error: None)
-    engine.append_plain("t", [], lambda offset, error: None)
-    engine.append_plain("t", own, lambda offset, error: None)
+    await put(engine, "t", *sent[:1])
+    engine.append_joined("t", ends_of([]), [], lambda offset, error: None)
+    await put(engine, "t", *own)
     await put(engine, "t", NewRecord(sent[21], key=b"k"))
     await put(engine, "t", *sent[22:])
 

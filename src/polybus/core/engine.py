@@ -9,6 +9,7 @@ keeps its durable part here as a `GroupState`.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -152,8 +153,15 @@ class Engine(Protocol):
         `done` comes. Raises NoSuchTopic or LimitExceeded at once, with nothing taken.
         """
 
-    def append_plain(self, topic: str, payloads: list[bytes], done: Done) -> bool:
-        """As `append`, for many payloads with nothing beside them: a tenth of the cost per record."""
+    def append_joined(
+        self, topic: str, ends: array[int], parts: Sequence[bytes], done: Done
+    ) -> bool:
+        """As `append`, for payloads with nothing beside them that are columns already: a fraction of the cost.
+
+        Args:
+            ends: zero, and where each payload ends in the whole of `parts` (`model.ends`).
+            parts: the payloads one after the other, cut anywhere.
+        """
 
     async def commit(self, operations: Sequence[Operation]) -> list[int]:
         """Do all operations in one atomic commit; first offset per Append, -1 per Move.

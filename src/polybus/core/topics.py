@@ -6,6 +6,7 @@ can be read gives the groups of that topic their turn.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -223,13 +224,15 @@ class Topics:
         self.groups.spawn(self._create(topic, owner))
         return False
 
-    def produce_plain(self, topic: str, payloads: list[bytes], done: Done) -> bool:
-        """Store many small payloads of this node's own to a topic that exists (see `Engine.append_plain`).
+    def produce_joined(
+        self, topic: str, ends: array[int], parts: Sequence[bytes], done: Done
+    ) -> bool:
+        """Store many small payloads of this node's own to a topic that exists (see `Engine.append_joined`).
 
         Raises:
             NoSuchTopic, LimitExceeded: nothing is taken.
         """
-        return self.engine.append_plain(topic, payloads, self._telling(topic, done))
+        return self.engine.append_joined(topic, ends, parts, self._telling(topic, done))
 
     async def publish_staged(
         self, topic: str, sink: str, batch: int, tickets: Sequence[str]

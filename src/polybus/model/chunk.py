@@ -178,13 +178,18 @@ def encode_columns(
     return seal(flags, base, first, last, len(payload_ends) - 1, sizes, b"".join(parts))
 
 
-def open_parts(base: int, times_us: array[int], payloads: Sequence[bytes]) -> list[bytes]:
+def open_parts(
+    base: int, times_us: array[int], ends: array[int], payloads: Sequence[bytes]
+) -> list[bytes]:
     """The pieces of a chunk of plain payloads, its checksums left open.
 
     For who keeps it under a checksum of his own. Pieces, since most of them are there already.
+
+    Args:
+        ends: of the payloads (`model.ends`).
+        payloads: their bytes, which may be cut elsewhere.
     """
-    count = len(payloads)
-    ends = ends_of(payloads)
+    count = len(ends) - 1
     plain = ends[-1]
     body_bytes = count * 8 + (count + 2) // 2 * 8 + _up(plain)
     head = _HEADER.pack(
@@ -198,9 +203,11 @@ def open_parts(base: int, times_us: array[int], payloads: Sequence[bytes]) -> li
     return parts
 
 
-def encode_open(base: int, times_us: array[int], payloads: Sequence[bytes]) -> ChunkView:
-    """A chunk of plain payloads whose checksums are computed when somebody asks for its `head` or `raw`."""
-    return parse_open(b"".join(open_parts(base, times_us, payloads)))
+def encode_open(
+    base: int, times_us: array[int], ends: array[int], payloads: Sequence[bytes]
+) -> ChunkView:
+    """The same as one, its checksums computed when somebody asks for its `head` or `raw`."""
+    return parse_open(b"".join(open_parts(base, times_us, ends, payloads)))
 
 
 def join_chunks(views: Sequence[ChunkView]) -> bytes:

@@ -6,6 +6,8 @@ settings that need them.
 
 from __future__ import annotations
 
+from functools import partial
+
 from polybus.core.alias import Aliases
 from polybus.core.capture import Capture, Captures
 from polybus.core.engine import TopicOptions
@@ -59,9 +61,7 @@ class Recording:
             raise ConfigError(exc.text) from exc
 
     def _watch(self, router: Router, topics: Topics, config: Config) -> None:
-        self.journal = Journal(
-            router.clock, lambda rows, done: topics.produce_plain(journal.TOPIC, rows, done)
-        )
+        self.journal = Journal(router.clock, partial(topics.produce_joined, journal.TOPIC))
         if config.capture:
             rules = [Capture(each.pattern, each.topic, each.kind) for each in config.capture]
             self.captures = Captures(router, topics, rules)

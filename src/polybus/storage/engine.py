@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -345,8 +346,10 @@ class EmbeddedEngine:
     def append(self, topic: str, records: Sequence[NewRecord], done: Done) -> bool:
         return self._intake.append(topic, records, done)
 
-    def append_plain(self, topic: str, payloads: list[bytes], done: Done) -> bool:
-        return self._intake.append_plain(topic, payloads, done)
+    def append_joined(
+        self, topic: str, ends: array[int], parts: Sequence[bytes], done: Done
+    ) -> bool:
+        return self._intake.append_joined(topic, ends, parts, done)
 
     async def commit(self, operations: Sequence[Operation]) -> list[int]:
         return await self._intake.commit(operations)

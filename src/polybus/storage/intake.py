@@ -25,11 +25,14 @@ from polybus.model.chunk import (
     MAX_BYTES,
     MAX_RECORDS,
     PLAIN_OVERHEAD,
+    ChunkView,
     encode_chunk,
+    encode_open,
     open_parts,
     parse_chunk,
 )
 from polybus.model.clock import Clock
+from polybus.model.ends import ends_of
 from polybus.model.message import NO_HEADERS
 from polybus.model.record import NewRecord
 from polybus.storage.batches import Batch, Batches, Limits
@@ -109,16 +112,28 @@ class Intake(Batches):
         self._taken(batch)
         return self._queued_bytes + batch.size < self._limits.queue
 
-    def append_plain(self, topic: str, payloads: list[bytes], done: Done) -> bool:
-        """See `Engine.append_plain`."""
+    def append_joined(
+        self, topic: str, ends: array[int], parts: Sequence[bytes], done: Done
+    ) -> bool:
+        """See `Engine.append_joined`."""
         log = self._topics.get(topic)
         if log is None or log.removed:
             raise NoSuchTopic(topic)
         self._check_open()
-        return self._append_payloads(log, tuple(payloads), done)
+        if len(ends) < 2:
+            return self._append_payloads(log, (), done)
+        batch = self._batch_for_many(log, ends[-1] + ROW_OVERHEAD * (len(ends) - 1))
+        self._store_joined(batch, log, ends, parts)
+        return self._many_taken(batch, log, done)
 
     def _append_payloads(self, log: TopicLog, payloads: tuple[bytes, ...], done: Done) -> bool:
         size = sum(map(len, payloads)) + ROW_OVERHEAD * len(payloads)
+        batch = self._batch_for_many(log, size)
+        self._store_payloads(batch, log, payloads, log.last_ms)
+        return self._many_taken(batch, log, done)
+
+    def _batch_for_many(self, log: TopicLog, size: int) -> Batch:
+        """Where many plain payloads go, their first offset noted and their time in `log.last_ms`."""
         if size > self._limits.append:
             raise LimitExceeded("bytes in one append", limit=self._limits.append, actual=size)
         self.give_offsets()
@@ -127,7 +142,9 @@ class Intake(Batches):
             log.oldest = self.sequence
         log.last_ms = max(log.last_ms, self.now_ms())
         batch.offsets.append(log.next)
-        self._store_payloads(batch, log, payloads, log.last_ms)
+        return batch
+
+    def _many_taken(self, batch: Batch, log: TopicLog, done: Done) -> bool:
         batch.ends[log] = log.next
         batch.dones.append(done)
         self._taken(batch)
@@ -200,11 +217,32 @@ class Intake(Batches):
                 return
         count = len(payloads)
         times_us = array("q", (time_ms * 1000,)) * count
-        batch.parts += encode_chunk_entry(log.id, open_parts(log.next, times_us, payloads))
+        batch.parts += encode_chunk_entry(log.id, open_parts(log.next, times_us, ends_of(payloads), payloads))
         size += HEADER_BYTES + count * PLAIN_OVERHEAD
         batch.size += size
         log.add(log.next, Run(time_ms, payloads, size), size)
         log.next += count
+
+    def _store_joined(
+        self, batch: Batch, log: TopicLog, ends: array[int], parts: Sequence[bytes]
+    ) -> None:
+        count = len(ends) - 1
+        half = count // 2
+        if half and (count > MAX_RECORDS or ends[-1] > MAX_BYTES):
+            whole, cut = b"".join(parts), ends[half]
+            rest = array("i", [end - cut for end in ends[half:]])
+            self._store_joined(batch, log, ends[: half + 1], [whole[:cut]])
+            self._store_joined(batch, log, rest, [whole[cut:]])
+            return
+        times_us = array("q", (log.last_ms * 1000,)) * count
+        self._store_view(batch, log, encode_open(log.next, times_us, ends, parts))
+
+    def _store_view(self, batch: Batch, log: TopicLog, view: ChunkView) -> None:
+        assert isinstance(view.buf, bytes)
+        batch.parts += encode_chunk_entry(log.id, [view.buf])
+        batch.size += len(view.buf)
+        log.add(log.next, view, len(view.buf))
+        log.next += view.header.count
 
     async def commit(self, operations: Sequence[Operation]) -> list[int]:
         """See `Engine.commit`."""
@@ -343,10 +381,7 @@ class Intake(Batches):
                 size += len(records[stop].payload)
                 stop += 1
             chunk = encode_chunk(log.next, records[start:stop], times[start:stop])
-            batch.parts += encode_chunk_entry(log.id, [chunk])
-            batch.size += len(chunk)
-            log.add(log.next, parse_chunk(chunk, verify=False), len(chunk))
-            log.next += stop - start
+            self._store_view(batch, log, parse_chunk(chunk, verify=False))
             start = stop
 
 

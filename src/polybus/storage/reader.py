@@ -18,6 +18,7 @@ from typing import TypeVar
 from polybus.core.engine import Slice
 from polybus.errors import CorruptRecord, OutOfRange
 from polybus.model.chunk import ChunkView, encode_chunk, encode_open, parse_chunk
+from polybus.model.ends import ends_of
 from polybus.model.record import NewRecord, Record
 from polybus.storage.files import Files, storage_error
 from polybus.storage.recovery import read_staged
@@ -225,7 +226,8 @@ def encode_gathered(base: int, items: Gathered) -> ChunkView:
         for run in runs:
             payloads += run.payloads
             times_ms += [run.time_ms] * len(run.payloads)
-        return encode_open(base, array("q", [time * 1000 for time in times_ms]), payloads)
+        times_us = array("q", [time * 1000 for time in times_ms])
+        return encode_open(base, times_us, ends_of(payloads), payloads)
     records: list[NewRecord] = []
     for item in items:
         if isinstance(item, Row):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
+from polybus.core.journal import Opened
 from polybus.model.message import Call, Publication, Reply, Status
 from polybus.model.pattern import has_wildcard, matches
 from polybus.protocols.gsb.names import below
@@ -48,10 +49,6 @@ _CODES: Final = {
     Status.REFUSED: BAD_REQUEST,
     Status.TOO_LARGE: BAD_REQUEST,
 }
-
-
-Opened = tuple[int, int, str]
-"""When a call came, the size of its data, and its name; kept for the journal."""
 
 
 class Rewritten:

@@ -4,11 +4,9 @@ import cython
     size=Py_ssize_t, pos=Py_ssize_t, start=Py_ssize_t, count=Py_ssize_t, call_cut=Py_ssize_t, reply_cut=Py_ssize_t,
     length=Py_ssize_t, id_end=Py_ssize_t, tail_end=Py_ssize_t, end=Py_ssize_t, tag=int,
     serving=dict, calls=dict, replies=dict, pending=dict, tail=bytes, request_id=bytes,
-    journal=object, opened=dict, now=object,
+    journal=object, opened=dict, now=object, noted=Py_ssize_t, call=tuple, reply=tuple, ids=list, same=bint,
 )
 cpdef Py_ssize_t relay(object session, bytes data) except -1
-
-cpdef tuple call_row(object now, bytes request_id, tuple entry, object caller, Py_ssize_t size)
 
 cpdef hand_over(object session, object run, bytes part, Py_ssize_t count)
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polybus.model.journal import VERSION
-
 if TYPE_CHECKING:
     from polybus.core.endpoint import Traffic
+    from polybus.core.journal import Opened
     from polybus.protocols.gsb.party import GsbParty
     from polybus.protocols.gsb.session import GsbSession
 
@@ -67,10 +66,16 @@ def relay(session: GsbSession, data: bytes) -> int:
     call_cut = session.call_cut
     reply_cut = session.reply_cut
     journal = session.journal
-    now = 0
+    noted = 0
     if journal is not None:
         now = journal.now()
         opened = session.opened
+        # Calls of one shape that came together share what is noted of them ...
+        asked = None
+        opening: Opened = (0, 0, "")
+        # ... and so do those of one caller that end together with replies of one shape, all but their ids.
+        ended = shape = answered = None
+        ids: list[bytes] = []
     while size - pos > 4:
         tag = data[pos + 4]
         if tag == CALL_TAG:
@@ -96,7 +101,10 @@ def relay(session: GsbSession, data: bytes) -> int:
                         start = pos
                         count = 0
                     if journal is not None:
-                        route.target.opened[request_id] = (now, length - tail_end, route.name)
+                        if call is not asked:
+                            asked = call
+                            opening = (now, length - tail_end, route.name)
+                        route.target.opened[request_id] = opening
                     count += 1
                     pos += length
                     continue
@@ -116,8 +124,13 @@ def relay(session: GsbSession, data: bytes) -> int:
                         if journal is not None:
                             entry = opened.pop(request_id, None)
                             if entry is not None:
-                                row = call_row(now, request_id, entry, caller, length - tail_end)
-                                journal.rows.append(row)
+                                same = entry is ended and reply is shape
+                                if not same or caller is not answered:
+                                    ended, shape, answered = entry, reply, caller
+                                    who = caller.identity.text
+                                    ids = journal.alike(now, "gsb", entry, who, length - tail_end)
+                                ids.append(request_id)
+                                noted += 1
                         if caller is not run:
                             if count:
                                 hand_over(session, run, data[start:pos], count)
@@ -164,17 +177,8 @@ def relay(session: GsbSession, data: bytes) -> int:
     if count:
         hand_over(session, run, data[start:pos], count)
     if journal is not None:
-        journal.settle()
+        journal.settle(noted)
     return pos
-
-
-def call_row(
-    now: int, request_id: bytes, entry: tuple[int, int, str], caller: GsbParty, size: int
-) -> tuple[object, ...]:
-    """The row of a call that was answered, as `Journal.call` makes it; here without its look at the clock."""
-    started, asked, name = entry
-    id_, who, took = request_id.decode(), caller.identity.text, now - started
-    return (VERSION, now, "call", id_, "gsb", "gsb", name, who, asked, size, 0, took, "")
 
 
 def hand_over(session: GsbSession, run: object, part: bytes, count: int) -> None:

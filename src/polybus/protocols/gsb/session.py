@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from polybus.core.endpoint import ANONYMOUS, Identity
-from polybus.core.journal import Journal
+from polybus.core.journal import Journal, Opened
 from polybus.errors import (
     Draining,
     LimitExceeded,
@@ -20,7 +20,7 @@ from polybus.errors import (
 )
 from polybus.model.message import Call, Publication, Status
 from polybus.protocols.gsb.names import to_shared
-from polybus.protocols.gsb.party import GsbParty, Opened
+from polybus.protocols.gsb.party import GsbParty
 from polybus.protocols.gsb.relay import (
     MAX_REQUEST_ID,
     CallTemplate,

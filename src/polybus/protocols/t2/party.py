@@ -11,6 +11,7 @@ import itertools
 from typing import Final
 
 from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
+from polybus.core.journal import Opened
 from polybus.errors import PolybusError
 from polybus.model.message import Call, Publication, Reply, Status
 from polybus.protocols.t2.names import from_shared
@@ -44,9 +45,6 @@ class Asked:
         self.parts: list[bytes] = []
         self.size = 0
 
-
-Opened = tuple[int, int, str]
-"""When a request came, its size and its topic; kept for the journal."""
 
 Pending = tuple["T2Party | None", "bytes | Call", float, "Opened | None"]
 """Who asked (None: the core), its own id of the request (or the core's call), until when."""

@@ -15,11 +15,11 @@ import struct
 from typing import TYPE_CHECKING
 
 from polybus.errors import RemoteProtocolError
-from polybus.model.journal import VERSION
 from polybus.protocols.t2.cbor import count_elements
 
 if TYPE_CHECKING:
     from polybus.core.endpoint import Endpoint, Traffic
+    from polybus.core.journal import Opened
     from polybus.protocols.t2.party import T2Party
     from polybus.protocols.t2.session import T2Session
 
@@ -53,7 +53,7 @@ ENVELOPE_NUMBER = 0xA2626964
 class Route:
     """Where publications to one topic (`targets`, `others`) or requests for it (`owner`) go while the epochs stand."""
 
-    __slots__ = ("others", "owner", "targets", "topic", "traffic")
+    __slots__ = ("opened", "others", "owner", "targets", "topic", "traffic")
 
     def __init__(
         self,
@@ -64,6 +64,8 @@ class Route:
         traffic: Traffic | None = None,
     ) -> None:
         self.topic = topic
+        self.opened: Opened | None = None
+        """What the journal was last told of a request: those of one batch and size share it."""
         self.targets = targets
         self.others = others
         self.owner = owner
@@ -306,7 +308,11 @@ def request(session: T2Session, route: Route, content: bytes, message_id: bytes)
         head = frame_head(number, size)
         key = head[8:]
     room.next_id = number + 1 & 0xFFFFFFFF
-    opened = None if room.journal is None else (room.now, size, route.topic)
+    opened = None
+    if room.journal is not None:
+        opened = route.opened
+        if opened is None or opened[0] is not room.now or opened[1] != size:
+            opened = route.opened = (room.now, size, route.topic)
     serving[key] = (session, message_id, room.deadline, opened)
     asked[key] = owner
     if route.traffic is not None:
@@ -352,15 +358,9 @@ def respond(session: T2Session, data: bytes, id_at: int, at: int, end: int) -> b
     del requester.asked[key]
     room = session.room
     opened = entry[3]
-    journal = room.journal
-    if opened is not None and journal is not None:
-        now = room.now
-        name, who, id_ = opened[2], requester.identity.text, journal.new_id()
+    if opened is not None and room.journal is not None:
         status = 0 if payload_at == key_end + 24 else 5  # the numbers of Status.OK and TIMED_OUT
-        sizes = (opened[1], end - payload_at)
-        journal.rows.append(
-            (VERSION, now, "call", id_, "t2", "t2", name, who, *sizes, status, now - opened[0], "")
-        )
+        room.note_answered(opened, requester, end - payload_at, status)
     number = room.next_id
     room.next_id = number + 1 & 0xFFFFFFFF
     queue = requester.queue

@@ -17,7 +17,7 @@ from polybus.protocols.t2.topics import MATCHING
 from polybus.transports.connection import is_loopback
 
 if TYPE_CHECKING:
-    from polybus.core.journal import Journal
+    from polybus.core.journal import Journal, Opened
     from polybus.protocols.t2.party import T2Party
 
 WIRE: Final = "t2"
@@ -57,6 +57,11 @@ class T2Room:
         self.deadline = 0.0  # of requests that come in the present batch
         self.journal: Journal | None = None  # the router's, as of the present batch
         self.now = 0  # the journal's time of the present batch
+        self._noted = 0  # calls of it that the journal was told of
+        self._alike: tuple[Opened, T2Party, int, int] | None = (
+            None  # what the last of them was like
+        )
+        self._ids: list[bytes] = []  # of the calls that were like it
         self.on_stop = on_stop
         self.stopping = False
         self.parties: set[T2Party] = set()
@@ -81,8 +86,22 @@ class T2Room:
         self.journal = self.router.journal
         if self.journal is not None:
             self.now = self.journal.now()
-            self.journal.settle()
+            self.journal.settle(self._noted)
+            self._noted = 0
+            self._alike = None
         self.refresh()
+
+    def note_answered(self, opened: Opened, requester: T2Party, size: int, status: int) -> None:
+        """Write the row of a request between T2 clients that was answered now."""
+        journal = self.journal
+        assert journal is not None
+        same = (opened, requester, size, status)
+        if same != self._alike:
+            self._alike = same
+            who = requester.identity.text
+            self._ids = journal.alike(self.now, WIRE, opened, who, size, status)
+        self._ids.append(journal.new_id().encode())
+        self._noted += 1
 
     def refresh(self) -> None:
         """Drop the routes that were found under an older epoch."""
