@@ -79,8 +79,10 @@ class Journal:
     ) -> None:
         """A call has ended; `started` is what `now` said when it came."""
         now = self.now()
-        ended = (*wires, name, caller, *sizes, int(status), now - started, error)
-        self._add((VERSION, now, "call", id, *ended))
+        took = now - started
+        self._add(
+            (VERSION, now, "call", id, *wires, name, caller, *sizes, int(status), took, error)
+        )
 
     def alike(
         self, now: int, wire: str, opened: Opened, caller: str, size: int, status: int = 0
@@ -171,10 +173,13 @@ def _with_ids(
             sizes.append(len(text))
             continue
         cut = text.index(NO_ID) + len(NO_ID) - 1
-        head, tail = text[:cut], text[cut:]
+        head, tail, rest = text[:cut], text[cut:], len(text)
         if b"".join(alike).translate(None, PLAIN):
             alike = [msgspec.json.encode(id.decode())[1:-1] for id in alike]
-        parts += (head, (tail + head).join(alike), tail)
-        rest = len(text)
-        sizes += [rest + size for size in map(len, alike)]
+        if len(alike) == 1:
+            parts += (head, alike[0], tail)
+            sizes.append(rest + len(alike[0]))
+        else:
+            parts += (head, (tail + head).join(alike), tail)
+            sizes += [rest + size for size in map(len, alike)]
     return array("i", accumulate(sizes, initial=0)), parts
