@@ -55,6 +55,16 @@ def test_a_pattern_contains_another_exactly_when_it_has_all_its_names():
         assert contains(outer, inner) is (MEANING[inner] <= MEANING[outer]), (outer, inner)
 
 
+def test_a_spelling_with_empty_segments_is_contained_as_any_other():
+    """Names that only one wire can spell are asked about as well, and must not pass for shorter ones."""
+    spellings = [
+        "/".join(p) for n in (1, 2, 3) for p in itertools.product(("a", "", "*"), repeat=n)
+    ]
+    for outer, inner in itertools.product(ALL_TO_THREE, spellings):
+        stand_in = "/".join(segment or "c" for segment in inner.split("/"))
+        assert contains(outer, inner) is contains(outer, stand_in), (outer, inner)
+
+
 @given(patterns, patterns)
 def test_matching_does_not_depend_on_the_side(left, right):
     assert matches(left, right) == matches(right, left)

@@ -13,6 +13,7 @@ from polybus.model.name import MAX_NAME_BYTES, MAX_SEGMENTS
 
 ONE: Final = "*"
 ANY: Final = "**"
+END: Final = "/"  # no segment of any text, not even of a wire's own spelling that is no name
 MAX_WILDCARDS: Final = (
     16  # bounds the states a matcher can be in at one segment (protocol page T2 §5)
 )
@@ -93,8 +94,8 @@ class _Shape:
     __slots__ = ("least", "stretches", "words")
 
     def __init__(self, pattern: str) -> None:
-        # The two ends are words of their own: "" cannot be a segment, so nothing else equals them.
-        self.words = [""]
+        # The two ends are words of their own, which nothing else equals.
+        self.words = [END]
         self.least = [-1]
         self.stretches = [0]
         position = stretches = 0
@@ -105,9 +106,8 @@ class _Shape:
             if segment != ONE:
                 self._add(segment, position, stretches)
             position += 1
-        self._add(
-            "", max(position, 1), stretches
-        )  # no name is empty, so `**` alone is one segment at least
+        # No name is empty, so `**` alone is one segment at least.
+        self._add(END, max(position, 1), stretches)
 
     def _add(self, word: str, position: int, stretches: int) -> None:
         self.words.append(word)
