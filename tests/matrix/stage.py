@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 from polybus.model.clock import SystemClock
 from polybus.protocols.rmb.embedded import EmbeddedRedis
 from polybus.protocols.rmb.party import RmbParty
-from polybus.server.config import Config, Http, Limits, Log, Rmb
+from polybus.server.config import Config, Http, Journal, Limits, Log, Rmb
 from polybus.server.node import Node
 from tests.protocols.rmb.twins import free_port, secret_of, signer_of
 
@@ -69,13 +69,17 @@ class SkippingClock(SystemClock):
 class Stage:
     """Two nodes: services and most callers are at `here`, a twin that asks from afar is at `there`."""
 
-    def __init__(self, narrow: Narrow = "", commands: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, narrow: Narrow = "", commands: tuple[str, ...] = (), *, journal: bool = False
+    ) -> None:
         """Make the nodes.
 
         Args:
             narrow: the wire whose frame is made small; T2's is by itself.
             commands: of handlers that cannot declare what they answer.
+            journal: whether the nodes keep one.
         """
+        self._journal = Journal(enabled=journal)
         self._ready_made = [f"handlers{number}" for number in range(READY_MADE)]
         self._commands = (*commands, *(f"{name}.**" for name in self._ready_made))
         self.clock = SkippingClock()
@@ -109,7 +113,13 @@ class Stage:
                 services=self._commands if twin == HERE else (),
             )
             listen = ("tcp://127.0.0.1:0", f"rmb+tcp://127.0.0.1:{ports[twin]}")
-            config = Config(listen=listen, data=folder / str(twin), rmb=rmb, log=Log(level="error"))
+            config = Config(
+                listen=listen,
+                data=folder / str(twin),
+                rmb=rmb,
+                log=Log(level="error"),
+                journal=self._journal,
+            )
             if twin == HERE:
                 config = narrowed(config, self._narrow)
             self.nodes[twin] = Node(config, clock=self.clock)

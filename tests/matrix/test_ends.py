@@ -1,0 +1,110 @@
+"""What is left of a call when its caller or its service dies in the middle: nothing, and one row of the journal.
+
+The invariant: both are seen from outside the tables, by what is still in memory and by what was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any, Final, Literal
+
+import pytest
+import pytest_asyncio
+
+from polybus.core.watch import Watched
+from polybus.model import journal
+from polybus.model.journal import parse_row
+from polybus.model.message import Call
+from polybus.protocols.gsb.party import Rewritten
+from polybus.protocols.rmb.pending import Waiting
+from polybus.protocols.zbus.rpc import RpcCall
+from tests.matrix.callers import CALLERS, EXP, Caller
+from tests.matrix.play import FIXED_DEADLINE_S, GREETING
+from tests.matrix.services import SERVICES, Service
+from tests.matrix.stage import HERE, THERE, Stage
+from tests.protocols.rmb.twins import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+KEPT: Final = (Call, RpcCall, Rewritten, Waiting, Watched)
+"""What the tables of the core and of the rooms hold for a call that is under way."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def noted_stage() -> AsyncIterator[Stage]:
+    async with Stage(journal=True) as made:
+        yield made
+
+
+def in_memory() -> dict[int, Any]:
+    gc.collect()
+    return {id(each): each for each in gc.get_objects() if type(each) in KEPT}
+
+
+def tick(stage: Stage) -> None:
+    for node in stage.nodes.values():
+        node.router.tick(stage.clock.monotonic())
+        node.recording.tick()
+
+
+async def rows(stage: Stage, twin: int) -> Counter[str]:
+    """How many calls of each name the journal of a node has."""
+    topics = stage.nodes[twin].topics
+    assert topics is not None
+    found: Counter[str] = Counter()
+    start = 0
+    while records := await topics.engine.read(journal.TOPIC, start, 1000, 1 << 24):
+        start = records[-1].offset + 1
+        read = (parse_row(record.payload) for record in records)
+        found.update(row.name for row in read if row.kind == "call")
+    return found
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("dies", ["caller", "service"])
+@pytest.mark.parametrize("kind", SERVICES, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("calling", CALLERS, ids=lambda calling: calling.name.replace("/", ""))
+async def test_a_call_that_is_cut_leaves_one_row_and_nothing_else(
+    calling: type[Caller],
+    kind: type[Service],
+    dies: Literal["caller", "service"],
+    noted_stage: Stage,
+):
+    stage = noted_stage
+    before = in_memory()
+    base = stage.new_handlers() if kind.name == "RMB" else stage.new_base()
+    caller, service = calling(stage), kind(stage, base)
+    await caller.start()
+    await service.start()
+    call = asyncio.create_task(caller.call(base, "hold", GREETING))
+    await service.held.wait()
+    if dies == "service":
+        await service.vanish()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    await caller.stop()
+    if dies == "caller":
+        await service.vanish()
+    # What has a deadline may wait for it; both clocks jump, as twins count in seconds of the day.
+    stage.clock.skip(FIXED_DEADLINE_S)
+    names = {HERE: f"{base}/hold", THERE: f"twin/{HERE}/{base}/hold"}
+    sides = (HERE, THERE) if calling.name == "RMB other twin" else (HERE,)
+    with stage.clock.wall_ahead(EXP + 2):
+
+        def is_over() -> bool:
+            tick(stage)
+            return not in_memory().keys() - before.keys()
+
+        await until(
+            is_over, within=30
+        )  # what other twins asked is looked through every ten seconds
+        for node in stage.nodes.values():
+            assert node.router.calls.pending == 0
+        for twin in sides:
+            while not (found := await rows(stage, twin))[names[twin]]:
+                tick(stage)
+                await asyncio.sleep(0.02)
+            assert found[names[twin]] == 1
