@@ -127,9 +127,15 @@ class ZbusParty(Endpoint):
         headers = request.head.headers
         ident = request.id or headers.get("id", "")
         call = self._serving.pop((headers.get("recver", ""), ident), None)
-        rpc = self.room.rpc.get(call.topic) if call is not None else None
-        if call is not None and rpc is not None:
-            rpc.fail(call, Status.TOO_LARGE, "the answer is larger than a Zbus message may be")
+        if call is not None:
+            text = "the answer is larger than a Zbus message may be"
+            self._fail_taken(call, Status.TOO_LARGE, text)
+
+    def _fail_taken(self, call: RpcCall, status: Status = Status.GONE, text: str = "") -> None:
+        """A call that this connection has taken will not be answered."""
+        rpc = self.room.rpc.get(call.topic)
+        if rpc is not None:
+            rpc.fail(call, status, text)
 
     def flush(self) -> None:
         self.traffic.bytes_in = self.connection.received
@@ -151,9 +157,7 @@ class ZbusParty(Endpoint):
         self.room.leave(self)
         serving, self._serving = self._serving, {}
         for call in serving.values():
-            rpc = self.room.rpc.get(call.topic)
-            if rpc is not None:
-                rpc.fail(call)
+            self._fail_taken(call)
 
     def tick(self, now: float) -> None:
         """Nothing: heartbeats count as any other input, and the session ends who is silent."""
@@ -292,7 +296,9 @@ class ZbusParty(Endpoint):
         """This connection has taken a call: its caller is told when the connection ends before the answer."""
         serving = self._serving
         if len(serving) >= MAX_SERVING:
-            del serving[next(iter(serving))]
+            oldest = serving.pop(next(iter(serving)))
+            text = "the service leaves too many calls unanswered"
+            self._fail_taken(oldest, Status.STALLED, text)
         sender = self.room.bridge_id if call.caller is None else call.caller.sender
         serving[sender, call.id] = call
 

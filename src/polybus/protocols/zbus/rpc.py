@@ -6,7 +6,7 @@ full, or the service's connection goes before it answered. Waiting consumers are
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
 from polybus.core.endpoint import Endpoint, Identity
@@ -78,8 +78,10 @@ class RpcTopic(Endpoint):
         self.name = name
         self.waiting: deque[Slot] = deque()
         self.consumers: dict[ZbusParty, None] = {}
-        self.calls: deque[RpcCall] = deque()
-        self.bridged: dict[str, Call] = {}
+        self.calls: OrderedDict[RpcCall, None] = OrderedDict()
+        """Those that no consumer has taken yet, oldest first; any of them may be cancelled."""
+        self.bridged: dict[str, RpcCall] = {}
+        """By id, the calls of other wires that are not answered yet."""
         self.count = 0
         self._bytes = 0
         self._registered = False
@@ -105,9 +107,13 @@ class RpcTopic(Endpoint):
             or self._bytes + size > options.rpc_queue_bytes
         ):
             return False
-        self.calls.append(call)
+        self.calls[call] = None
         self._bytes += size
         return True
+
+    def _unqueue(self, call: RpcCall) -> None:
+        del self.calls[call]
+        self._bytes -= len(call.body) + len(call.head)
 
     def fail(self, call: RpcCall, status: Status = Status.GONE, text: str = "") -> None:
         """Tell the caller that its call will not be answered."""
@@ -128,17 +134,17 @@ class RpcTopic(Endpoint):
             self._register()
             self.room.tracker.changed()
         while self.calls:
-            call = self.calls.popleft()
-            self._bytes -= len(call.body) + len(call.head)
+            call = next(iter(self.calls))
             if call.caller is not None and call.caller.closed:
+                self._unqueue(call)
+                if call.watched is not None:
+                    call.watched.abandoned()
                 continue
             request = slot.next_waiting()
-            if request is None:
-                self.calls.appendleft(call)
-                self._bytes += len(call.body) + len(call.head)
-                return
-            slot.hand_over(request, call, self.count, busy=True)
-            self.count += 1
+            if request is not None:
+                self._unqueue(call)
+                slot.hand_over(request, call, self.count, busy=True)
+                self.count += 1
             return
         self.waiting.append(slot)
 
@@ -158,7 +164,7 @@ class RpcTopic(Endpoint):
 
     def _fail_all(self) -> None:
         self._unregister()
-        calls, self.calls = self.calls, deque()
+        calls, self.calls = self.calls, OrderedDict()
         self._bytes = 0
         for call in calls:
             self.fail(call)
@@ -197,27 +203,28 @@ class RpcTopic(Endpoint):
         ident = new_id()
         head = self.room.bridge_head(self.name, call.headers, body)
         call.forget_payload()
+        carrying = RpcCall(self.name, head, ident, body, None, call)
         if call.wants_reply:
-            self.bridged[ident] = call
-        if not self.call(RpcCall(self.name, head, ident, body, None, call)):
+            call.key = ident
+            self.bridged[ident] = carrying
+        if not self.call(carrying):
             self.bridged.pop(ident, None)
             self.room.router.fail(call, Status.STALLED, b"no service takes the call")
 
     def routed(self, ident: str, status: int, body: bytes) -> bool:
         """What a service sent back for a call of another wire; False when no such call is open here."""
-        call = self.bridged.pop(ident, None)
-        if call is None:
+        carrying = self.bridged.pop(ident, None)
+        if carrying is None or carrying.origin is None:
             return False
         failed, payload = unwrap_result(status, body)
-        self.room.router.reply(Reply(call, payload, Status.FAILED if failed else Status.OK))
+        outcome = Status.FAILED if failed else Status.OK
+        self.room.router.reply(Reply(carrying.origin, payload, outcome))
         return True
 
     def cancel_call(self, call: Call) -> None:
-        for ident, open_call in list(self.bridged.items()):
-            if open_call is call:
-                del self.bridged[ident]
-                self.calls = deque(c for c in self.calls if c.id != ident)
-                self._bytes = sum(len(c.body) + len(c.head) for c in self.calls)
+        carrying = self.bridged.pop(call.key, None)
+        if carrying is not None and carrying in self.calls:
+            self._unqueue(carrying)
 
     def close(self, reason: str) -> None:
         self.retire()

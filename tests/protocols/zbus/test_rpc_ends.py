@@ -1,0 +1,97 @@
+"""How calls to an RPC topic end that no service has answered: those still in its queue, and those taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from polybus.core.journal import Journal
+from polybus.core.watch import Watch
+from polybus.model.message import Call, Status
+from polybus.protocols.zbus import party
+from tests.core.party import Party
+from tests.protocols.zbus.bus import Bus, Client
+
+REQUEST = b'{"method": "m", "module": "", "params": []}'
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[Bus]:
+    async with Bus() as running:
+        yield running
+
+
+async def busy_service(bus: Bus) -> Client:
+    """One that takes a call and then none: it is a consumer, so that further calls wait for it."""
+    service, caller = bus.client(), bus.client()
+    await service.one("declare", topic="slow", topic_mask="2")
+    assert await service.ask("consume", topic="slow", id="take") == []
+    await call(caller, "first")
+    (taken,) = service.received()
+    assert taken.headers["origin_id"] == "first"
+    return service
+
+
+async def call(client: Client, ident: str) -> list[int]:
+    answers = await client.ask("produce", REQUEST, topic="slow", ack="0", id=ident)
+    return [answer.status for answer in answers]
+
+
+async def take(service: Client) -> list[str]:
+    answers = await service.ask("consume", topic="slow", id="take")
+    return [answer.headers["origin_id"] for answer in answers]
+
+
+async def test_a_call_whose_caller_left_before_it_was_taken_is_noted_as_given_up(bus):
+    rows: list[bytes] = []
+    journal = Journal(bus.clock, lambda ends, parts, done: bool(rows.extend(parts)) or True)
+    bus.router.note_by(Watch(journal, None, True), journal)
+    service = await busy_service(bus)
+    leaving, staying = bus.client(), bus.client()
+    await call(leaving, "left")
+    await call(staying, "stayed")
+    await leaving.hang_up()
+    assert await take(service) == ["stayed"]
+    journal.flush()
+    assert b"the caller gave up" in b"".join(rows)
+    assert bus.room.rpc["slow"]._bytes == 0
+
+
+async def test_calls_of_other_wires_that_are_cancelled_in_the_queue_reach_nobody(bus):
+    service = await busy_service(bus)
+    other = Party()
+    bus.router.attach(other)
+    calls = [Call(other, "slow/m", b"%d" % number) for number in range(3)]
+    for each in calls:
+        bus.router.call(each)
+    rpc = bus.room.rpc["slow"]
+    assert len(rpc.calls) == len(rpc.bridged) == 3
+    bus.router.cancel(calls[1])
+    bus.router.cancel(calls[0])
+    assert len(rpc.calls) == len(rpc.bridged) == 1
+    (taken,) = await service.ask("consume", topic="slow", id="take")
+    assert b'"params":[2]' in taken.body
+    assert (len(rpc.calls), rpc._bytes) == (0, 0)
+    headers = {"recver": taken.headers["sender"], "id": taken.headers["origin_id"]}
+    await service.ask("route", b'{"result": 7, "error": null}', origin_status="200", **headers)
+    assert [(reply.call, reply.payload) for reply in other.replies] == [(calls[2], b"7")]
+    assert not rpc.bridged
+
+
+async def test_a_service_that_takes_calls_without_end_fails_the_oldest(bus, monkeypatch):
+    monkeypatch.setattr(party, "MAX_SERVING", 2)
+    service = await busy_service(bus)
+    other, zbus = Party(), bus.client()
+    bus.router.attach(other)
+    bus.router.call(Call(other, "slow/m", b"1"))
+    assert await call(zbus, "third") == []
+    for _ in range(2):
+        await service.ask("consume", topic="slow", id="take")
+    assert other.replies == []
+    assert await call(zbus, "fourth") == []
+    await service.ask("consume", topic="slow", id="take")
+    assert [reply.status for reply in other.replies] == [Status.STALLED]
+    await asyncio.sleep(0)
+    assert zbus.received() == []
