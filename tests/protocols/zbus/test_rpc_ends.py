@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator
 
 import pytest
 
+from polybus.core.engine import Done
 from polybus.core.journal import Journal
 from polybus.core.watch import Watch
 from polybus.model.message import Call, Status
@@ -46,7 +48,12 @@ async def take(service: Client) -> list[str]:
 
 async def test_a_call_whose_caller_left_before_it_was_taken_is_noted_as_given_up(bus):
     rows: list[bytes] = []
-    journal = Journal(bus.clock, lambda ends, parts, done: bool(rows.extend(parts)) or True)
+
+    def write(ends: array[int], parts: list[bytes], done: Done) -> bool:
+        rows.extend(parts)
+        return True
+
+    journal = Journal(bus.clock, write)
     bus.router.note_by(Watch(journal, None, True), journal)
     service = await busy_service(bus)
     leaving, staying = bus.client(), bus.client()
