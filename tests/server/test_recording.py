@@ -350,6 +350,30 @@ async def test_a_kept_call_between_golem_clients_keeps_its_error_code(tmp_path):
     assert b"no luck" in reply.payload
 
 
+async def test_a_call_that_nobody_answers_is_kept_with_the_reason(tmp_path):
+    rules = (Capture(pattern="**", topic="calls", kind="call"),)
+    async with bench(tmp_path, capture=rules) as b, b.connect() as bus:
+        with pytest.raises(PolybusError):
+            await bus.call("no/body", b"abc")
+        request, reply = await b.records("calls", 2)
+    assert request.payload == b"abc"
+    assert reply.payload == b"no such service: no/body"
+    assert reply.headers[journal.CALL_STATUS] == str(int(Status.NOT_FOUND))
+
+
+async def test_no_header_of_a_client_keeps_its_publication_out_of_a_capture(tmp_path):
+    settings = {"capture": PRICES, "relay": (Relay(topic="prices"),)}
+    async with bench(tmp_path, **settings) as b, b.connect() as bus:
+        await bus.publish("price/usd", b"1.1", headers={"via": "prices", "name": "x", "of": "mine"})
+        (record,) = await b.records("prices", 1)
+        assert record.headers == {
+            "of": "mine",
+            "name": "price/usd",
+            "wire": "native",
+            "publisher": "anonymous:loopback",
+        }
+
+
 # -- relays ---------------------------------------------------------------------------------------
 
 
@@ -396,6 +420,36 @@ async def test_an_alias_reaches_the_service_behind_it(tmp_path):
             assert await bus.call("wallet/balance", b"") == b"42"
         (row,) = await b.rows(1)
     assert (row.wire_in, row.name, row.status) == ("t2", "wallet/balance", 0)
+
+
+async def test_a_second_name_is_no_way_around_a_capture_of_the_first(tmp_path):
+    alias = (Alias(name="wallet/balance", target="Wallet.V2/Balance"),)
+    rules = (
+        Capture(pattern="Wallet.V2/**", topic="first", kind="call"),
+        Capture(pattern="**", topic="all", kind="call"),
+    )
+    async with (
+        bench(tmp_path, alias=alias, journal=ON, capture=rules) as b,
+        b.connect() as service,
+        b.connect("t2") as bus,
+    ):
+
+        async def balance(request: bytes) -> bytes:
+            return b"42"
+
+        await service.serve("Wallet.V2/Balance", balance)
+        assert await bus.call("wallet/balance", b"mine") == b"42"
+        (row,) = await b.rows(1)
+        kept = await b.records("first", 2)
+        everything = await b.records("all", 2)
+    assert [record.payload for record in kept] == [b"mine", b"42"]
+    for record in kept:
+        assert record.headers[journal.CALL_ID] == row.id
+        assert record.headers[journal.CALL_NAME] == "Wallet.V2/Balance"
+        assert record.headers[journal.CALL_FROM] == "t2"
+        assert record.headers[journal.CALL_TO] == "native"
+    # Once, though both names match.
+    assert [record.headers[journal.CALL_NAME] for record in everything] == ["wallet/balance"] * 2
 
 
 async def test_an_alias_without_its_service_is_not_found(tmp_path):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from polybus.core.endpoint import Endpoint, Identity
+from polybus.core.relays import RELAY
 from polybus.core.router import Router
 from polybus.core.subscriptions import EXACT
 from polybus.core.topics import Topics
@@ -125,9 +126,6 @@ class Capturing(Endpoint):
 
     def deliver_publication(self, publication: Publication) -> bool:
         """Keep it; False, since publishers are told of live subscribers only."""
-        via = publication.headers.get(VIA, "")
-        if self._into.topic in via.split(","):
-            return False
         publisher: Endpoint = publication.publisher
         headers = {
             **publication.headers,
@@ -135,6 +133,12 @@ class Capturing(Endpoint):
             WIRE: publisher.wire,
             PUBLISHER: publisher.identity.text,
         }
+        # Only a relay knows what a record has passed: a client that says so itself is captured like any other.
+        via = headers.pop(VIA, "")
+        if publisher.wire == RELAY and via:
+            if self._into.topic in via.split(","):
+                return False
+            headers[VIA] = via
         self._into.add(NewRecord(publication.payload, b"", headers[NAME], headers))
         return False
 

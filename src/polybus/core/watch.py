@@ -75,14 +75,30 @@ class Watch:
         if watched.into:
             watched.keep_request(call.payload, call.headers)
         status = Status.NOT_FOUND if isinstance(error, NoSuchService) else Status.REFUSED
-        watched.answered(b"", status, error.text)
+        watched.answered(error.text.encode(), status, error.text)
 
     def _begin(self, call: Call) -> Watched | None:
         caller: Endpoint = call.caller
         if caller.wire == ALIAS:
-            return None  # noted under the name that was called
+            return self._begin_behind(call, call.token)
         who = (call.identity or caller.identity).text
         return self.begin(caller.wire, call.name, who, call.size)
+
+    def _begin_behind(self, call: Call, asked: Call) -> Watched | None:
+        """An alias calls its target: the row is that of the name which was `asked`, but a second name is no way around
+        a capture of the first."""
+        if self.captures is None:
+            return None
+        known = asked.watched.into if asked.watched is not None else ()
+        into = tuple(each for each in self.captures.of_call(call.name) if each not in known)
+        if not into:
+            return None
+        who = (asked.identity or asked.caller.identity).text
+        watched = Watched(self, asked.caller.wire, call.name, who, call.size, into)
+        watched.journaled = False
+        if asked.watched is not None:
+            watched.id = asked.watched.id
+        return watched
 
 
 class Watched:
@@ -92,6 +108,7 @@ class Watched:
         "caller",
         "id",
         "into",
+        "journaled",
         "name",
         "parts",
         "size_in",
@@ -113,6 +130,7 @@ class Watched:
     ) -> None:
         journal = watch.journal
         self.watch = watch
+        self.journaled = watch.journaled
         self.id = journal.new_id()
         self.started = journal.now()
         self.wire_in = self.wire_out = wire
@@ -146,7 +164,7 @@ class Watched:
 
     def end(self, status: Status, error: str = "") -> None:
         """Write the row."""
-        if self.watch.journaled:
+        if self.journaled:
             self.watch.journal.call(
                 self.started,
                 self.id,
