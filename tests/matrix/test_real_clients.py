@@ -15,6 +15,9 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
+import polybus
+from polybus.server import Config, Node
+from polybus.server.config import Capture
 from tests.interop.gsb.build import NoCargo
 from tests.interop.gsb.build import build_peer as build_gsb
 from tests.interop.rmb.npm import NoNode, install
@@ -246,6 +249,41 @@ async def until_answered(caller: Caller, base: str) -> None:
                 assert answered.body == b"3"
                 return
             await asyncio.sleep(0.05)
+
+
+async def test_the_real_java_client_consumes_what_was_captured(
+    zbus_peer: list[str], tmp_path: Path
+):
+    """Publications of three systems, and a call between two others with its answer, from two topics."""
+    rules = (
+        Capture(pattern="price/**", topic="prices"),
+        Capture(pattern="calc/**", topic="calls", kind="call"),
+    )
+    config = Config(listen=("tcp://127.0.0.1:0",), data=tmp_path / "data", capture=rules)
+    async with Node(config) as node:
+        place = f"127.0.0.1:{node.addresses[0].port}"
+        for number, scheme in enumerate(("gsb", "t2", "polybus")):
+            async with polybus.connect(f"{scheme}://{place}") as bus:
+                await bus.publish("price/eur", b"1.%d" % number)
+        async with (
+            polybus.connect(f"gsb://{place}") as golem,
+            polybus.connect(f"t2://{place}") as t2,
+        ):
+            await golem.serve("calc/double", lambda body: body * 2)
+            assert await t2.call("calc/double", b"21") == b"2121"
+        said = await output([*zbus_peer, "take", place, "prices", "3"], dict(os.environ))
+        taken = [line.split(" ", 4)[1:] for line in said.splitlines() if line.startswith("took ")]
+        assert taken == [
+            ["price/eur", "gsb", "-", "1.0"],
+            ["price/eur", "t2", "-", "1.1"],
+            ["price/eur", "native", "-", "1.2"],
+        ]
+        said = await output([*zbus_peer, "take", place, "calls", "2"], dict(os.environ))
+        taken = [line.split(" ", 4)[1:] for line in said.splitlines() if line.startswith("took ")]
+        ids = {each.pop(2) for each in taken}
+        assert taken == [["request", "t2", "21"], ["reply", "t2", "2121"]]
+        assert len(ids) == 1
+        assert ids != {"-"}
 
 
 # -- the Reliable Message Bus --

@@ -54,6 +54,7 @@ public final class Peer {
             case "many": many(address); break;
             case "failover": failover(address, args[2]); break;
             case "produce": produce(address, args[2], Integer.parseInt(args[3])); break;
+            case "take": take(address, args[2], Integer.parseInt(args[3])); break;
             default: throw new IllegalArgumentException(role);
         }
         System.out.println("ok " + role);
@@ -273,6 +274,21 @@ public final class Peer {
         at.setStartTime(time);
         client.declareGroup("Starts", at);
         same(numbers(10, 12), consume(client, "Starts", "time", 2), "time");
+        client.close();
+    }
+
+    /** What is in a topic that others have filled, with two of the headers they put there. */
+    private static void take(String address, String topic, int count) throws Exception {
+        MqClient client = connect(address, new EventLoop());
+        ConsumeGroup reader = new ConsumeGroup("reader");
+        reader.setStartOffset(0L);
+        client.declareGroup(topic, reader);
+        for (int i = 0; i < count; i++) {
+            Message message = client.consume(topic, "reader");
+            String from = message.getHeader("wire", message.getHeader("call-from"));
+            String id = message.getHeader("call-id", "-");
+            System.out.println("took " + message.getTag() + " " + from + " " + id + " " + message.getBodyString());
+        }
         client.close();
     }
 
