@@ -26,6 +26,7 @@ from tests.interop.zbus.build import NoJava
 from tests.interop.zbus.build import build_peer as build_zbus
 from tests.matrix.callers import CALLERS, Caller
 from tests.matrix.cells import OWN, WORDS
+from tests.matrix.play import HALF_MIB
 from tests.matrix.services import FAILURE, SERVICES, Service
 from tests.matrix.stage import HERE, Stage
 from tests.matrix.test_publications import GsbParty, SdkParty
@@ -95,6 +96,22 @@ async def going_on(command: list[str], env: dict[str, str]) -> AsyncIterator[Pro
         await process.communicate()
 
 
+async def cut_short(command: list[str], env: dict[str, str], service: Service) -> list[str]:
+    """What a program says that calls a service again and again, until the service leaves in the middle of a call."""
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=env)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await service.held.wait()
+            await service.vanish()
+            said, complaint = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+    assert process.returncode == 0, said.decode() + complaint.decode()[-2000:]
+    return [line for line in said.decode().splitlines() if line != "calling"]
+
+
 async def check(caller: Caller, base: str, payload: bytes = b'"hello"') -> None:
     """A service that answers, fails, and is not there, as one of our callers sees it."""
     words = WORDS[caller.name]
@@ -127,6 +144,24 @@ async def test_the_real_gsb_client_calls(kind: type[Service], gsb_peer: str, sta
     assert absent.startswith("400 ")
 
 
+# A handler that pops a queue is never seen to leave, and this system has no deadline.
+GSB_CUT: Final = [kind for kind in foreign("GSB") if kind.name != "RMB"]
+
+
+@pytest.mark.parametrize("kind", GSB_CUT, ids=named)
+async def test_the_real_gsb_client_calls_with_payloads_of_all_kinds_and_is_cut_short(
+    kind: type[Service], gsb_peer: str, stage: Stage
+):
+    service = kind(stage, stage.new_base())
+    await service.start()
+    command = [gsb_peer, "more", f"/{service.base}"]
+    half, binary, beyond, gone, end = await cut_short(command, environment(stage), service)
+    assert (half, binary, end) == ("OK true", "OK true", "ok more")
+    assert beyond.startswith("400 ") if kind.name == "T2" else beyond == "OK true"
+    assert gone.startswith("500 ")
+    assert "disconnected" in gone
+
+
 @pytest.mark.parametrize("kind", others("GSB"), ids=named)
 async def test_the_real_gsb_client_serves(kind: type[Caller], gsb_peer: str, stage: Stage):
     base = stage.new_base()
@@ -152,6 +187,19 @@ async def test_the_real_t2_client_asks(kind: type[Service], t2_peer: str, stage:
     answered, failed, absent = (await output(command, environment(stage))).splitlines()
     assert (answered, failed) == ("Ok true", "RequestFailedTimeout")
     assert absent == f"Request failed: Service not found: {service.base}_nobody/echo"
+
+
+@pytest.mark.parametrize("kind", foreign("T2"), ids=named)
+async def test_the_real_t2_client_asks_with_payloads_of_all_kinds_and_is_cut_short(
+    kind: type[Service], t2_peer: str, stage: Stage
+):
+    """A typed payload of half a mebibyte is compressed by the client, and noise stays as large as it is."""
+    base = stage.new_handlers() if kind.name == "RMB" else stage.new_base()
+    service = kind(stage, base)
+    await service.start()
+    command = [t2_peer, f"tcp:{stage.address}", "more", base]
+    answers = await cut_short(command, environment(stage), service)
+    assert answers == ["Ok true", "Ok true", "Ok true", "RequestFailedTimeout"]
 
 
 @pytest.mark.parametrize(
@@ -221,6 +269,20 @@ async def test_the_real_java_client_finds_and_calls(
     service = await stage.service(kind)
     called = await output([*zbus_peer, "call", stage.address, service.base], environment(stage))
     assert "ok call" in called
+
+
+@pytest.mark.parametrize("kind", foreign("Zbus RPC"), ids=named)
+async def test_the_real_java_client_calls_with_a_large_payload_and_is_cut_short(
+    kind: type[Service], zbus_peer: list[str], stage: Stage
+):
+    base = stage.new_handlers() if kind.name == "RMB" else stage.new_base()
+    service = kind(stage, base)
+    await service.start()
+    command = [*zbus_peer, "more", stage.address, base]
+    same, *gone, end = await cut_short(command, environment(stage), service)
+    assert (same, end) == ("same", "ok more")
+    # A handler that pops a queue is never seen to leave: there the client itself gives up.
+    assert ("disconnected" in gone[0]) is (kind.name != "RMB"), gone
 
 
 async def test_the_real_java_client_hears_that_nobody_answers(zbus_peer: list[str], stage: Stage):
@@ -297,9 +359,11 @@ def node_env() -> dict[str, str]:
         pytest.skip(str(missing))
 
 
-async def npm_call(env: dict[str, str], stage: Stage, cmd: str, exp: int) -> dict[str, Any]:
+async def npm_call(
+    env: dict[str, str], stage: Stage, cmd: str, exp: int, payload: str = '"hello"'
+) -> dict[str, Any]:
     port = stage.redis_port(HERE)
-    command = ["node", str(SCRIPT), "call", str(port), cmd, str(HERE), str(exp), "0", '"hello"']
+    command = ["node", str(SCRIPT), "call", str(port), cmd, str(HERE), str(exp), "0", payload]
     (line,) = [x for x in (await output(command, env)).splitlines() if x.startswith("REPLIES ")]
     (reply,) = json.loads(line.removeprefix("REPLIES "))
     found: dict[str, Any] = reply
@@ -313,6 +377,9 @@ async def test_the_real_npm_client_calls(
     service = await stage.service(kind)
     assert (await npm_call(node_env, stage, f"{service.base}.echo", 30))["dat"] == '"hello"'
     assert FAILURE in (await npm_call(node_env, stage, f"{service.base}.fail", 30))["err"]
+    half = await npm_call(node_env, stage, f"{service.base}.echo", 30, "@half-a-mebibyte")
+    assert half["dat"] == HALF_MIB.decode()
+    assert "expiration" in (await npm_call(node_env, stage, f"{service.base}.hold", 1))["err"]
     absent = await npm_call(node_env, stage, f"{service.base}_nobody.echo", 1)
     assert "expiration reached" in absent["err"]
 

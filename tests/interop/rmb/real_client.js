@@ -4,13 +4,16 @@
 "use strict";
 const { MessageBusClient, MessageBusServer } = require("ts-rmb-redis-client");
 
+// Payloads that are no argument of a command line.
+const PAYLOADS = { "@half-a-mebibyte": '"' + "x".repeat(512 * 1024 - 2) + '"' };
+
 async function call(port, cmd, twins, exp, retry, payload) {
   const client = new MessageBusClient(port);
   const message = client.prepare(cmd, twins, exp, retry);
-  await client.send(message, payload);
+  await client.send(message, PAYLOADS[payload] || payload);
   const replies = await client.read(message);
-  process.stdout.write("REPLIES " + JSON.stringify(replies) + "\n");
-  process.exit(0);
+  // The client's connection would keep the program alive; a large line leaves a pipe in several pieces.
+  process.stdout.write("REPLIES " + JSON.stringify(replies) + "\n", () => process.exit(0));
 }
 
 function serve(port) {

@@ -35,3 +35,29 @@ pub async fn ask(name: &str) -> Result<()> {
     }
     Ok(())
 }
+
+/// Calls with payloads that are large, too large for some and no text, then one that its service does not live to
+/// answer; prints how each call ended.
+pub async fn more(name: &str) -> Result<()> {
+    let caller = caller().await?;
+    let text = |size: usize| format!("\"{}\"", "x".repeat(size - 2)).into_bytes();
+    let bytes = b"\xff\xfe\x00binary\x80".to_vec();
+    let calls = [
+        ("echo", text(512 * 1024)),
+        ("echo", bytes),
+        ("echo", text(1_100_000)),
+        ("hold", text(8)),
+    ];
+    for (method, payload) in calls {
+        println!("calling");
+        let address = format!("{name}/{method}");
+        let reply = caller.call("me", &address, payload.clone(), false);
+        match reply.await {
+            Ok(data) => println!("OK {}", data == payload),
+            Err(Error::GsbFailure(text)) => println!("500 {text}"),
+            Err(Error::GsbBadRequest(text)) => println!("400 {text}"),
+            Err(other) => println!("? {other:?}"),
+        }
+    }
+    Ok(())
+}

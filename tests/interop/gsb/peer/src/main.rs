@@ -68,6 +68,7 @@ async fn run(scenario: &str, name: Option<&str>) -> Result<()> {
         ("hang", Some(name)) => return raw::hang(name).await,
         ("answer", Some(name)) => return bridge::answer(name).await,
         ("ask", Some(name)) => return bridge::ask(name).await,
+        ("more", Some(name)) => return bridge::more(name).await,
         _ => {}
     }
     let Some((_, _, start)) = SCENARIOS.iter().find(|(_, name, _)| *name == scenario) else {

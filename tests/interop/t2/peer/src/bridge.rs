@@ -53,3 +53,38 @@ pub async fn ask(bus: &Bus, name: &str) -> Result<()> {
     }
     Ok(())
 }
+
+/// Requests with payloads that are large and no text, then one that its service does not live to answer; prints how
+/// each request ended.
+pub async fn more(bus: &Bus, name: &str) -> Result<()> {
+    PREFIX.get_or_init(|| name.into());
+    let mut client = bus.connect().await?;
+    // Over half a mebibyte, of a length whose CBOR is not UTF-8: it crosses wires that carry JSON as it is.
+    let text = "x".repeat(512 * 1024 + 128);
+    println!("calling");
+    match client.request("echo", &Echo(text.clone())).await {
+        Ok(answer) => println!("Ok {}", answer == text),
+        Err(error) => println!("{error:?}"),
+    }
+    // In bytes of its own, which no compression makes smaller.
+    let mut seed: u32 = 1;
+    let noise: Vec<u8> = (0..200_000)
+        .map(|_| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 24) as u8
+        })
+        .collect();
+    for bytes in [b"\xff\xfe\x00binary\x80".to_vec(), noise] {
+        println!("calling");
+        match client.request_bytes(&format!("{name}/echo"), bytes.clone()).await {
+            Ok(answer) => println!("Ok {}", answer == bytes),
+            Err(error) => println!("{error:?}"),
+        }
+    }
+    println!("calling");
+    match client.request("hold", &Echo("x".repeat(130))).await {
+        Ok(answer) => println!("Ok {answer}"),
+        Err(error) => println!("{error:?}"),
+    }
+    Ok(())
+}

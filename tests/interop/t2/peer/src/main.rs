@@ -2,7 +2,7 @@
 //!
 //!     t2-peer tcp:127.0.0.1:4242 SCENARIO...     one line per scenario, exit code 1 when any failed
 //!     t2-peer --list                             every scenario with what it needs
-//!     t2-peer tcp:127.0.0.1:4242 answer|ask NAME one side of a call between systems
+//!     t2-peer tcp:127.0.0.1:4242 answer|ask|more NAME one side of a call between systems
 //!
 //! Each run puts its own process number into its topics, so any number of runs may share one server.
 
@@ -95,6 +95,7 @@ async fn main() -> ExitCode {
     let role = match (arguments.get(1).map(String::as_str), arguments.get(2)) {
         (Some("answer"), Some(name)) => Some(bridge::answer(&bus, name).await),
         (Some("ask"), Some(name)) => Some(bridge::ask(&bus, name).await),
+        (Some("more"), Some(name)) => Some(bridge::more(&bus, name).await),
         _ => None,
     };
     if let Some(outcome) = role {

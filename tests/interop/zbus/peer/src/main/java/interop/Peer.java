@@ -44,6 +44,7 @@ public final class Peer {
             case "service": service(address, args[2]); return;
             case "call": call(address, args[2]); break;
             case "absent": absent(address, args[2]); break;
+            case "more": more(address, args[2]); break;
             case "unicast": unicast(address); break;
             case "broadcast": broadcast(address); break;
             case "multicast": multicast(address); break;
@@ -384,6 +385,24 @@ public final class Peer {
             check(false, "nobody answers " + topic);
         } catch (RuntimeException e) {
             System.out.println("absent: " + e + e.getCause());
+        }
+    }
+
+    /** A payload that is large, then a call that its service does not live to answer. */
+    private static void more(String address, String topic) throws Exception {
+        RpcInvoker invoker = new RpcInvoker(new Broker(address), topic);
+        char[] large = new char[512 * 1024];
+        java.util.Arrays.fill(large, 'x');
+        String text = new String(large);
+        System.out.println("calling");
+        same(text, invoker.invokeSync(String.class, "echo", text), "half a mebibyte");
+        System.out.println("same");
+        System.out.println("calling");
+        try {
+            invoker.invokeSync(String.class, "hold", "x");
+            check(false, "an answer of a service that is gone");
+        } catch (RuntimeException e) {
+            System.out.println("gone: " + e + e.getCause());
         }
     }
 
