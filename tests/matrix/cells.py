@@ -101,7 +101,8 @@ class Cell:
                     return words["gone"], {"T2": "", "Zbus RPC": "Down"}[service]
                 return words["gone"], "disconnected"
             case "timeout":
-                return words["late"], ""
+                # A twin's requests end by the core's clock or by the room's, and read the same either way.
+                return words["late"], "expiration reached" if self.caller.name in RMB else ""
             case "too large":
                 return words["large"], "does not fit" if service == "SDK" else "larger"
             case _:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from polybus.core.endpoint import Identity
 from polybus.errors import PolybusError
 from polybus.model.message import Call, Reply, Status
+from polybus.protocols.rmb import failures
 from polybus.protocols.rmb.answers import decode_dat, encode_dat
 from polybus.protocols.rmb.message import REPLY_QUEUE, Message, Unreadable, encode, parse_lenient
 from polybus.protocols.rmb.names import PING, WIRE, to_shared
@@ -129,7 +130,11 @@ class Serving:
         own = self.room.own
         if reply.status is not Status.OK:
             self.room.router.cancel(reply.call)  # a failed part: nothing may follow the answer
-            asked.answer(reply_to(asked.request, own, err=reply.text or reply.status.name))
+            text = reply.text or reply.status.name
+            if reply.status is Status.TIMED_OUT and self._is_late(asked.request):
+                # Its time is looked after here and by the core: whoever is first, the client reads the same.
+                text = failures.unanswered(asked.request.exp)
+            asked.answer(reply_to(asked.request, own, err=text))
             return
         asked.parts.append(reply.payload)
         asked.size += len(asked.parts[-1])
@@ -138,6 +143,10 @@ class Serving:
             asked.answer(reply_to(asked.request, own, err="the reply is too large"))
         elif reply.final:
             asked.answer(reply_to(asked.request, own, dat=encode_dat(b"".join(asked.parts))))
+
+    def _is_late(self, m: Message) -> bool:
+        """Whether the time of a request is over, give or take the second in which its `now` was."""
+        return self.room.wall_ms() > (m.now + m.exp - 1) * 1000
 
     # -- to handlers --
 
