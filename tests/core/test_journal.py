@@ -75,6 +75,18 @@ def test_an_id_stands_in_its_row_as_the_client_wrote_it(kept, log, id):
     ]
 
 
+def test_a_row_does_not_grow_with_what_a_client_writes(kept, log):
+    long = "x" * 1_000_000
+    kept.call(0, long, ("gsb", "gsb"), long, "me", (1, 2), Status.FAILED, long)
+    kept.alike(kept.now(), "gsb", (0, 1, long), "me", 1).extend([b"7", long.encode()])
+    kept.note("publish", "t2", long, "me", (1, 2), long)
+    kept.error("gsb", "127.0.0.1:1", long)
+    kept.tick()
+    assert len(log.rows) == 5
+    assert all(len(str(row)) < 5000 for row in log.rows)
+    assert log.rows[1].id == "7"
+
+
 def test_rows_of_all_kinds_stay_in_the_order_they_came(kept, log):
     kept.note("publish", "t2", "news", "anonymous", (3, 6))
     ids = kept.alike(kept.now(), "t2", (0, 1, "a"), "x", 2, int(Status.TIMED_OUT))

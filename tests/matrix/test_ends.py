@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import pytest
 import pytest_asyncio
 
+import polybus
 from polybus.core.watch import Watched
 from polybus.model import journal
 from polybus.model.journal import parse_row
@@ -21,7 +22,16 @@ from polybus.model.message import Call
 from polybus.protocols.gsb.party import Rewritten
 from polybus.protocols.rmb.pending import Waiting
 from polybus.protocols.zbus.rpc import RpcCall
-from tests.matrix.callers import CALLERS, EXP, Caller
+from tests.matrix.callers import (
+    CALLERS,
+    EXP,
+    Caller,
+    GsbCaller,
+    SdkCaller,
+    T2Caller,
+    WebSocketCaller,
+    ZbusCaller,
+)
 from tests.matrix.play import FIXED_DEADLINE_S, GREETING
 from tests.matrix.services import SERVICES, Service
 from tests.matrix.stage import HERE, THERE, Stage
@@ -108,3 +118,36 @@ async def test_a_call_that_is_cut_leaves_one_row_and_nothing_else(
                 tick(stage)
                 await asyncio.sleep(0.02)
             assert found[names[twin]] == 1
+
+
+# A request in a queue cannot be called back: whoever asked is not seen to leave.
+# And that of a URL is a thread of ours, which waits on as no browser would.
+SEEN_TO_LEAVE: Final = [GsbCaller, T2Caller, ZbusCaller, WebSocketCaller, SdkCaller]
+
+
+@pytest.mark.parametrize("calling", SEEN_TO_LEAVE, ids=lambda each: each.name.replace("/", ""))
+async def test_a_service_is_told_when_its_caller_of_another_system_leaves(
+    calling: type[Caller], stage: Stage
+):
+    began, told = asyncio.Event(), asyncio.Event()
+
+    async def hold(payload: bytes) -> bytes:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            told.set()
+            raise
+        return b""
+
+    base = stage.new_base()
+    async with polybus.connect(f"polybus://{stage.address}") as bus, asyncio.timeout(20):
+        await bus.serve(f"{base}/hold", hold)
+        caller = calling(stage)
+        await caller.start()
+        call = asyncio.create_task(caller.call(base, "hold", GREETING))
+        await began.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await caller.stop()
+        await told.wait()

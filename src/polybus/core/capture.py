@@ -24,6 +24,7 @@ from polybus.model.record import NewRecord
 
 CAPTURE: Final = "capture"
 MAX_WAITING: Final = 64 * 1024 * 1024  # bytes handed over and not stored
+OVERHEAD: Final = 512  # bytes of a record beside its payload and what its headers say
 MAX_CACHED: Final = 4096  # names whose captures are remembered
 
 
@@ -50,7 +51,7 @@ class Captured:
 
     def add(self, record: NewRecord) -> None:
         """Keep a record, unless too much waits already."""
-        size = len(record.payload)
+        size = OVERHEAD + len(record.payload) + sum(map(len, record.headers.values()))
         if self._waiting + self._bytes + size > MAX_WAITING:
             self.dropped += 1
             return

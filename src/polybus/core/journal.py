@@ -22,6 +22,7 @@ from polybus.errors import PolybusError
 from polybus.model.clock import Clock
 from polybus.model.journal import VERSION, Kind
 from polybus.model.message import Status
+from polybus.model.name import MAX_NAME_BYTES
 
 BATCH: Final = (
     3072  # rows that go together: with those of one more batch of input they still fit a chunk
@@ -29,6 +30,11 @@ BATCH: Final = (
 MAX_WAITING: Final = 1 << 17  # rows handed over and not stored: beyond it they are dropped
 MAX_DRIFT_US: Final = 1_000_000  # so far may the wall clock go away from ours before we follow it
 OWN_TOPICS: Final = "polybus."
+# Characters of what clients write themselves: a row must not grow with its message, or one client could fill the log's
+# share of the journal and have everybody's rows dropped.
+MAX_ID: Final = 256
+MAX_NAME: Final = MAX_NAME_BYTES
+MAX_ERROR: Final = 200
 
 NO_ID: Final = b'"call",""'  # in the text of a row that stands for several calls: nothing but digits precedes it
 # What stands in JSON as it is. Ids are numbers or the like: anything else is written the long way.
@@ -80,6 +86,7 @@ class Journal:
         """A call has ended; `started` is what `now` said when it came."""
         now = self.now()
         took = now - started
+        id, name, error = id[:MAX_ID], name[:MAX_NAME], error[:MAX_ERROR]
         self._add(
             (VERSION, now, "call", id, *wires, name, caller, *sizes, int(status), took, error)
         )
@@ -94,6 +101,7 @@ class Journal:
         """
         started, asked, name = opened
         took = now - started
+        name = name[:MAX_NAME]
         self._rows.append(
             (VERSION, now, "call", "", wire, wire, name, caller, asked, size, status, took, "")
         )
@@ -105,12 +113,13 @@ class Journal:
         self, kind: Kind, wire: str, name: str, who: str, sizes: tuple[int, int], id: str = ""
     ) -> None:
         """A publication, produce or delivery."""
+        name, id = name[:MAX_NAME], id[:MAX_ID]
         self._add((VERSION, self.now(), kind, id, wire, "", name, who, *sizes, 0, -1, ""))
 
     def error(self, wire: str, who: str, text: str) -> None:
         """A connection was closed for a fault of its peer."""
         row = (VERSION, self.now(), "error", "", wire, "", "", who, 0, 0, int(Status.REFUSED))
-        self._add((*row, -1, text))
+        self._add((*row, -1, text[:MAX_ERROR]))
 
     def _add(self, row: Row) -> None:
         self._rows.append(row)
@@ -174,8 +183,8 @@ def _with_ids(
             continue
         cut = text.index(NO_ID) + len(NO_ID) - 1
         head, tail, rest = text[:cut], text[cut:], len(text)
-        if b"".join(alike).translate(None, PLAIN):
-            alike = [msgspec.json.encode(id.decode())[1:-1] for id in alike]
+        if max(map(len, alike)) > MAX_ID or b"".join(alike).translate(None, PLAIN):
+            alike = [_escaped(id) for id in alike]
         if len(alike) == 1:
             parts += (head, alike[0], tail)
             sizes.append(rest + len(alike[0]))
@@ -183,3 +192,7 @@ def _with_ids(
             parts += (head, (tail + head).join(alike), tail)
             sizes += [rest + size for size in map(len, alike)]
     return array("i", accumulate(sizes, initial=0)), parts
+
+
+def _escaped(id: bytes) -> bytes:
+    return msgspec.json.encode(id[:MAX_ID].decode())[1:-1]

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from polybus.core.journal import Journal
 
 ALIAS: Final = "alias"  # the wire of `core.alias`, which calls on behalf of others
-MAX_ERROR: Final = 200  # characters of an error's text in a row; the whole text is the caller's
 
 
 class Watch:
@@ -173,7 +172,7 @@ class Watched:
                 self.caller,
                 (self.size_in, self.size_out),
                 status,
-                error[:MAX_ERROR],
+                error,
             )
 
     # -- captures ---------------------------------------------------------------------------------------------
