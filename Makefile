@@ -94,6 +94,6 @@ docs: $(BUILT)
 	$(PY) scripts/check_docs.py --site build/site
 
 clean:
-	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage $(VENV)
+	rm -rf build demo-data dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage $(VENV)
 	find src -name '*.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,6 +13,7 @@ from setuptools import Extension, setup
 
 # Modules that are compiled; each has its `.pxd` with the C types beside it.
 HOT_MODULES = [
+    "polybus.core.journal",
     "polybus.protocols.gsb.relay",
     "polybus.protocols.t2.relay",
     "polybus.storage.batches",

@@ -19,6 +19,8 @@ from run import Case, Sample, compiled, measure, polybus
 CASES = (
     Case("call 128 B, 64 in flight", "calls", 128, 64, 1),
     Case("call 128 B, 1024 in flight", "calls", 128, 1024, 1),
+    # Fewer calls that are alike end together.
+    Case("call 128 B, 64, to 8 services", "calls", 128, 64, 8),
 )
 BUILDS = (("pure Python", True, 2.0), ("compiled", False, 0.7))
 

@@ -5,6 +5,8 @@ dropped and counted while the log does not keep up. What the journal's own topic
 
 A busy bus ends calls many at a time, and those of one batch mostly differ in their ids alone. So a hot loop notes one
 row and the ids it stands for; the row becomes text once, and the ids are put into it by a single join.
+
+Plain typed Python which Cython also compiles (`journal.pxd` has the C types).
 """
 
 from __future__ import annotations
@@ -183,14 +185,19 @@ def _with_ids(
             continue
         cut = text.index(NO_ID) + len(NO_ID) - 1
         head, tail, rest = text[:cut], text[cut:], len(text)
-        if max(map(len, alike)) > MAX_ID or b"".join(alike).translate(None, PLAIN):
-            alike = [_escaped(id) for id in alike]
         if len(alike) == 1:
-            parts += (head, alike[0], tail)
-            sizes.append(rest + len(alike[0]))
-        else:
-            parts += (head, (tail + head).join(alike), tail)
-            sizes += [rest + size for size in map(len, alike)]
+            id = alike[0]
+            if not id.isalnum() or len(id) > MAX_ID:
+                id = _escaped(id)
+            parts += (head, id, tail)
+            sizes.append(rest + len(id))
+            continue
+        lengths = [len(id) for id in alike]
+        if max(lengths) > MAX_ID or b"".join(alike).translate(None, PLAIN):
+            alike = [_escaped(id) for id in alike]
+            lengths = [len(id) for id in alike]
+        parts += (head, (tail + head).join(alike), tail)
+        sizes += [rest + length for length in lengths]
     return array("i", accumulate(sizes, initial=0)), parts
 
 
