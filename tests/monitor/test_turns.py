@@ -52,10 +52,49 @@ async def test_others_have_their_turn_while_a_long_list_is_made(monkeypatch):
     assert order.index("other") == 1
 
 
-def test_a_turn_is_over_after_its_time(monkeypatch):
-    now = [10.0]
-    monkeypatch.setattr(turns, "perf_counter", lambda: now[0])
+@pytest.fixture
+def now(monkeypatch) -> list[float]:
+    moment = [10.0]
+    monkeypatch.setattr(turns, "perf_counter", lambda: moment[0])
+    return moment
+
+
+async def test_a_turn_is_over_after_its_time(now):
     turn = Turns()
     assert not turn.over()
     now[0] += turns.TURN_S * 1.01
     assert turn.over()
+    await turn.rest()
+    assert not turn.over()
+
+
+async def test_ten_at_long_work_hold_a_round_hardly_longer_than_one(now):
+    held: list[float] = []
+
+    async def work() -> None:
+        turn = Turns()
+        for _ in range(30):
+            now[0] += turns.TURN_S / 10
+            if turn.over():
+                await turn.rest()
+
+    async def watch() -> None:
+        while True:
+            began = now[0]
+            await asyncio.sleep(0)
+            held.append(now[0] - began)
+
+    watching = asyncio.ensure_future(watch())
+    await asyncio.gather(*(work() for _ in range(10)))
+    watching.cancel()
+    # The first has its turn, and each of the others gets on by one item.
+    assert max(held) < turns.TURN_S * 2.5
+
+
+def test_a_loop_that_ended_in_a_turn_leaves_nothing_to_the_next(now):
+    async def begin() -> Turns:
+        return Turns()
+
+    asyncio.run(begin())
+    now[0] += 1
+    assert not asyncio.run(begin()).over()

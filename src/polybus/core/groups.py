@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ORPHAN_S: Final = 60.0  # for members of a delete-on-exit group to come back after a restart
-POLLED: Final = 200  # topics looked at in one tick: a thousand would hold the loop for 10 ms
+POLLED: Final = 100  # topics looked at in one tick: a thousand would hold the loop for 10 ms
 MOVE_S: Final = 0.005  # how long a move that nobody waits for may gather others of its group
 POLL_S: Final = 1.0  # between looks for what changed in the engine without passing here (retention, other nodes)
 

@@ -1,13 +1,14 @@
 """Long work on the event loop, cut into turns.
 
-Invariant: whoever asks `over` once per item holds the loop for little more than `TURN_S` at a time, however many
-items there are (DESIGN 4 allows 10 ms; the rest is for the loop's other work in the same round).
+Invariant: all who ask `over` once per item hold the loop for little more than `TURN_S` in one round of it, however
+many items there are and however many ask (DESIGN 4 allows 10 ms; the rest is for the loop's other work in the round).
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import threading
 from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any, Final, TypeVar
@@ -18,13 +19,36 @@ RUN: Final = 1000  # items sorted in one go: about half a millisecond
 T = TypeVar("T")
 
 
+class Rounds(threading.local):
+    """Until when long work may go on in this round of this thread's loop."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    """The loop whose round it is; None before any such work was begun in it."""
+    until = 0.0
+
+    def share(self) -> float:
+        """The end of what this round has for long work, counted from the first that is begun in it."""
+        loop = asyncio.get_running_loop()
+        if self.loop is not loop:
+            self.loop, self.until = loop, perf_counter() + TURN_S
+            # Runs in the next round, ahead of whoever rests in this one.
+            loop.call_soon(self._next)
+        return self.until
+
+    def _next(self) -> None:
+        self.loop = None
+
+
+_rounds = Rounds()
+
+
 class Turns:
-    """The time that one piece of work takes."""
+    """One piece of long work, which shares the time of each round with all others."""
 
     __slots__ = ("_until",)
 
     def __init__(self) -> None:
-        self._until = perf_counter() + TURN_S
+        self._until = _rounds.share()
 
     def over(self) -> bool:
         """Whether it is time for `rest`."""
@@ -33,7 +57,7 @@ class Turns:
     async def rest(self) -> None:
         """Let the others have their turn."""
         await asyncio.sleep(0)
-        self._until = perf_counter() + TURN_S
+        self._until = _rounds.share()
 
 
 async def window(
