@@ -116,7 +116,10 @@ def test_call_calls_a_service_of_its_own_or_the_one_named(url):
         measured("call", "--url", url, "--service", "bench-target", "--msgs", "5", "--size", "3")
     assert calls == [bytes(3)] * 5
     absent = run("bench", "call", "--url", url, "--service", "absent")
-    assert (absent.returncode, absent.stderr) == (3, b"polybus: no such service: absent\n")
+    assert (absent.returncode, absent.stderr) == (
+        3,
+        b"polybus: no such service: absent (error 1201)\n",
+    )
 
 
 @pytest.mark.parametrize("flags", [(), ("--acks", "all", "--dedup")])

@@ -35,7 +35,7 @@ def verb(tmp_path: Path) -> Verb:
 
 
 def test_a_saved_connection_is_listed_used_and_forgotten(verb, tmp_path):
-    assert verb("context", "ls") == ""
+    assert verb("context", "ls") == "nothing to list\n"
     assert verb("context", "add", "lab", "polybus://lab:15555") == "saved lab\n"
     assert verb("context", "add", "dev", "polybus://dev:15555", "--use") == "saved dev, in use\n"
     assert json.loads(verb("context", "ls", "--json")) == [

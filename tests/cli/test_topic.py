@@ -45,7 +45,8 @@ def bus(url):
 
 def test_a_topic_is_added_shown_edited_and_removed(topic):
     shown = topic("add", "cli/a", "--retain", "7d", "--retain-bytes", "1MiB", "--durability", "os")
-    assert "retain ms        604800000\n" in shown
+    assert "retain           7d\n" in shown
+    assert "dedup            2m\n" in shown
     assert "durability       os\n" in shown
     with pytest.raises(Conflict, match="the topic cli/a is there already"):
         topic("add", "cli/a")
@@ -56,6 +57,7 @@ def test_a_topic_is_added_shown_edited_and_removed(topic):
     assert "retain consumed  False" in topic("edit", "cli/a", "--no-retain-consumed")
     assert json.loads(topic("info", "cli/a", "--json"))["end"] == 0
     assert "newest           -\n" in topic("info", "cli/a")
+    assert "retain           for ever\n" in topic("edit", "cli/a", "--retain", "0")
     assert "removed cli/a" in topic("rm", "cli/a", "--yes")
     with pytest.raises(NoSuchTopic):
         topic("info", "cli/a")
@@ -114,7 +116,10 @@ def test_tail_prints_the_last_records_and_moves_no_group(topic, bus):
         "payload_base64": "/w==",
     }
     assert len(topic("tail", "cli/t", "--from", "3").splitlines()) == 18
+    assert len(topic("tail", "cli/t", "--from", "3", "-n", "2").splitlines()) == 2
+    assert len(topic("tail", "cli/t", "--from", "3", "-n", "2", "--follow").splitlines()) == 2
     assert len(topic("tail", "cli/t", "--since", "2020-01-01").splitlines()) == 21
+    assert len(topic("tail", "cli/t", "--since", "2h").splitlines()) == 21
     assert topic("tail", "cli/t", "--since", "2999-01-01T00:00:00+01:00") == ""
     assert topic("tail", "cli/t", "-n", "0") == ""
     assert bus.groups("cli/t") == []
@@ -150,7 +155,7 @@ def test_wrong_usage_says_what_is_wrong(topic, args, text):
 def test_an_error_of_the_node_is_one_line_and_its_exit_code(url):
     done = run_process("topic", "info", "cli/absent", "--url", url)
     assert (done.returncode, done.stdout) == (3, b"")
-    assert done.stderr == b"polybus: no such topic: cli/absent\n"
+    assert done.stderr == b"polybus: no such topic: cli/absent (error 1202)\n"
     assert run_process("topic", "add", "a//b", "--url", url).returncode == 4
 
 

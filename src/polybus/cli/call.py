@@ -58,7 +58,7 @@ def call(
 @click.command(short_help="Answer calls to a name.")
 @click.argument("name")
 @click.argument("body", required=False)
-@click.option("--count", metavar="N", type=int, help="End after so many calls.")
+@click.option("--count", metavar="N", type=click.IntRange(1), help="End after so many calls.")
 @url_option
 @json_option
 def reply(name: str, body: str | None, count: int | None, url: str | None, as_json: bool) -> None:

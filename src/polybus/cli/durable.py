@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -37,15 +38,22 @@ BYTES = Quantity(SIZE, 1)
 
 
 class Moment(click.ParamType[int]):
-    """A point in time as ISO 8601, in milliseconds since 1970; without a zone it is UTC."""
+    """A point in time as ISO 8601, without a zone in UTC, or how long ago it was; in milliseconds since 1970."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if value[-1:].isalpha():  # a bare number is a date: 20260131
+            with suppress(ValueError):
+                return round((datetime.now(UTC).timestamp() - DURATION.parse(value)) * 1000)
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is not a time (such as 2026-01-31T12:00:00)", param, ctx)
+            self.fail(
+                f"{value!r} is not a time (such as 2026-01-31T12:00:00, or 2h for two hours ago)",
+                param,
+                ctx,
+            )
         return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

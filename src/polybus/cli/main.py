@@ -119,16 +119,28 @@ def exit_code(error: PolybusError) -> int:
 
 def main() -> None:
     """Run the program named on the command line and exit."""
-    run_program(polybus, "polybus")
+    run_program(polybus, "polybus", numbered=True)
 
 
-def run_program(program: click.Command, name: str) -> None:
-    """Run a program, turn its errors into one line and an exit code, and exit."""
+def run_program(program: click.Command, name: str, *, numbered: bool = False) -> None:
+    """Run a program, turn its errors into one line and an exit code, and exit.
+
+    Args:
+        numbered: Whether the line tells an error's number, for `polybus errors lookup`. Somebody at a terminal is
+            also told what to do about it.
+    """
     try:
         code = program.main(prog_name=name, standalone_mode=False)
     except PolybusError as error:
-        click.echo(f"{name}: {error.text}", err=True)
+        click.echo(f"{name}: {error.text}" + f" (error {error.code})" * numbered, err=True)
+        if numbered and sys.stderr.isatty():
+            click.echo(f"hint: {error.hint}", err=True)
         code = exit_code(error)
+    except click.UsageError as error:
+        verb = error.ctx.command_path if error.ctx is not None else name
+        text = error.format_message()
+        click.echo(f"{verb}: {text[:1].lower()}{text[1:]}; see `{verb} --help`", err=True)
+        code = error.exit_code
     except click.ClickException as error:
         error.show()
         code = error.exit_code

@@ -38,11 +38,12 @@ def print_done(text: str, as_json: bool, **fields: object) -> None:
 
 
 def print_table(rows: Sequence[dict[str, object]], as_json: bool) -> None:
-    """Rows under their keys as headings, aligned; nothing at all when there are none."""
+    """Rows under their keys as headings, aligned; when there are none, stdout stays empty and people are told."""
     if as_json:
         print_json(rows)
         return
     if not rows:
+        click.echo("nothing to list", err=True)
         return
     lines = [[key.upper() for key in rows[0]], *([str(v) for v in row.values()] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(rows[0]))]

@@ -86,17 +86,25 @@ async def _store(
                 record = msgspec.structs.replace(template, payload=body_of(body))
                 stored.first = await bus.produce_many(stored.topic, [record], create=create)
                 stored.records = 1
-    finally:
-        # Also after an error or Ctrl-C: what was acknowledged before it is stored.
-        if as_json:
-            print_json(stored)
-        else:
-            click.echo(f"stored {stored.records} records in {stored.topic}")
+    except BaseException:
+        # What was acknowledged before an error, or Ctrl-C, is stored.
+        if stored.records:
+            _print_stored(stored, as_json)
+        raise
+    _print_stored(stored, as_json)
+
+
+def _print_stored(stored: Stored, as_json: bool) -> None:
+    if as_json:
+        print_json(stored)
+    else:
+        plural = "" if stored.records == 1 else "s"
+        click.echo(f"stored {stored.records} record{plural} in {stored.topic}")
 
 
 @click.command(short_help="Print what is published.")
 @click.argument("pattern")
-@click.option("--count", metavar="N", type=int, help="End after so many messages.")
+@click.option("--count", metavar="N", type=click.IntRange(1), help="End after so many messages.")
 @url_option
 @json_option
 def sub(pattern: str, count: int | None, url: str | None, as_json: bool) -> None:

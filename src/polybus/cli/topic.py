@@ -34,10 +34,12 @@ from polybus.client import Bus
 from polybus.core.engine import TopicInfo
 from polybus.errors import Conflict, NoSuchTopic
 from polybus.model.record import Record
+from polybus.model.units import DURATION
 from polybus.storage.verify import verify_folder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+LAST: Final = 10  # records that `tail` shows unasked
 LOOK_S: Final = 0.25  # between looks for new records in `tail --follow`
 
 
@@ -119,6 +121,10 @@ def info(name: str, url: str | None, as_json: bool) -> None:
     run(verb())
 
 
+def _show_duration(ms: int, none: str) -> str:
+    return DURATION.show(ms / 1000) if ms else none
+
+
 def _print_topic(info: TopicInfo, as_json: bool) -> None:
     if as_json:
         print_json(info)
@@ -130,6 +136,8 @@ def _print_topic(info: TopicInfo, as_json: bool) -> None:
             **_row(info),
             "oldest": show_time(info.oldest_ms),
             "created": show_time(info.created_ms),
+            "retain": _show_duration(options.pop("retain_ms"), "for ever"),
+            "dedup": _show_duration(options.pop("dedup_ms"), "off"),
             **options,
             **extra,
         }
@@ -221,20 +229,18 @@ def empty(name: str, yes: bool, url: str | None, as_json: bool) -> None:
     "--last",
     metavar="N",
     type=click.IntRange(0),
-    default=10,
-    show_default=True,
-    help="How many.",
+    help="How many at most [default: the last 10, or all from where --from or --since say].",
 )
 @click.option(
     "--from", "start", metavar="OFFSET", type=click.IntRange(0), help="From this offset on."
 )
-@click.option("--since", type=Moment(), help="From this time on.")
+@click.option("--since", type=Moment(), help="From this time on; 2h is two hours ago.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @url_option
 @json_option
 def tail(
     name: str,
-    last: int,
+    last: int | None,
     start: int | None,
     since: int | None,
     follow: bool,
@@ -246,11 +252,14 @@ def tail(
     async def verb() -> None:
         async with polybus.connect(url) as bus:
             info = await bus.topic(name)
-            if since is not None:
-                at = await bus.offset_at(name, since)
-            else:
-                at = start if start is not None else max(info.first, info.end - last)
             end = None if follow else info.end
+            begin = start if since is None else await bus.offset_at(name, since)
+            if begin is None:
+                at = max(info.first, info.end - (LAST if last is None else last))
+            else:
+                at = begin
+                if last is not None:
+                    end = at + last if end is None else min(end, at + last)
             while end is None or at < end:
                 records = await bus.fetch(name, at, end=end)
                 _print_records(records, as_json)

@@ -43,7 +43,8 @@ def ask(url: str | None, path: str) -> tuple[int, bytes]:
             answer = connection.getresponse()
             return answer.status, answer.read()
     except (OSError, http.client.HTTPException) as exc:
-        raise PeerUnavailable(f"cannot ask {address}: {str(exc) or type(exc).__name__}") from exc
+        why = "connection refused" if isinstance(exc, ConnectionRefusedError) else str(exc)
+        raise PeerUnavailable(f"cannot connect to {address}: {why or type(exc).__name__}") from exc
 
 
 def ask_json(url: str | None, path: str) -> dict[str, Any]:

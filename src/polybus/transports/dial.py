@@ -62,7 +62,8 @@ async def dial(
             return opened
     except (OSError, ssl.SSLError, TimeoutError, ValueError) as exc:
         # A ValueError is a name that no host and no file can have.
-        raise PeerUnavailable(f"cannot connect to {address}: {str(exc) or 'timed out'}") from exc
+        why = "connection refused" if isinstance(exc, ConnectionRefusedError) else str(exc)
+        raise PeerUnavailable(f"cannot connect to {address}: {why or 'timed out'}") from exc
 
 
 async def hang_up(outbox: Outbox, ended: asyncio.Event) -> None:
