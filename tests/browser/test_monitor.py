@@ -146,6 +146,8 @@ def test_records_are_found_by_offset_and_tag(browser, node):
         page.get_by_role("button", name="Show").click()
         page.locator("details.record .offset", has_text=re.compile("^3$")).wait_for()
         assert page.locator("details.record .offset").first.inner_text() == "3"
+        page.get_by_role("button", name="Newest").click()
+        page.get_by_text("newest first").wait_for()
 
 
 def test_the_live_tail_shows_what_comes_and_filters_it(browser, node):
@@ -202,6 +204,42 @@ def test_a_service_is_called(browser, node):
         picture(page, "monitor-call-desktop")
         page.keyboard.press("Escape")
         page.locator("dialog").wait_for(state="detached")
+
+
+def test_a_name_below_a_service_that_owns_all_below_it_is_called(browser, node):
+    with opened(browser, "desktop") as page:
+        page.goto(f"{node}/#/services")
+        page.get_by_role("button", name="Call /golem/payment/invoice").click()
+        page.get_by_label("Name", exact=True).fill("golem/payment/invoice/7")
+        page.get_by_label("Payload", exact=True).fill("ab")
+        page.locator("dialog").get_by_role("button", name="Call", exact=True).click()
+        page.locator("dialog pre", has_text="ab").wait_for()
+        assert page.evaluate(LAYOUT) == []
+
+
+def test_a_topic_that_is_not_there_is_said_and_can_be_added_meanwhile(browser, node):
+    said: list[str] = []
+    with opened(browser, "desktop", said=said) as page:
+        page.goto(f"{node}/#/topics/not%2Fyet")
+        page.get_by_text("There is no such topic").wait_for()
+        assert page.get_by_role("button", name="Produce").count() == 0
+        assert page.request.post(f"{node}/api/v1/topics", data={"name": "not/yet"}).ok
+        page.get_by_text("No records yet").wait_for()
+        assert page.request.delete(f"{node}/api/v1/topics/not%2Fyet").ok
+        page.get_by_text("There is no such topic").wait_for()
+    assert {"404" in line for line in said} == {True}
+
+
+def test_an_address_that_somebody_mistyped_leads_to_the_overview(browser, node):
+    with opened(browser, "desktop") as page:
+        for mistake in ("nonsense", "%zz", "topics?x"):
+            page.goto(f"{node}/#/{mistake}")
+            page.get_by_role("heading", level=1, name="Overview").wait_for()
+    said: list[str] = []
+    with opened(browser, "desktop", said=said) as page:
+        page.goto(f"{node}/#/topics/%zz")
+        page.get_by_text("There is no such topic").wait_for()
+    assert {"404" in line for line in said} == {True}
 
 
 def test_a_group_is_reset_only_after_confirmation(browser, node):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 
+import click
 import pytest
 
+from polybus.cli.main import polybus
 from polybus.monitor.files import load
 
 
@@ -51,3 +54,26 @@ def test_no_script_makes_html_from_text():
                 rb"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function",
                 body,
             ), name
+
+
+def parse(command: str) -> None:
+    """Let the program take a command line apart, as far as it can be told to run."""
+    group: click.Command = polybus
+    name, *args = shlex.split(command)
+    while isinstance(group, click.Group):
+        context = group.make_context(name, args)
+        name, group, args = group.resolve_command(context, args)
+        assert group is not None
+    group.make_context(name, args)
+
+
+def test_the_commands_that_the_page_tells_of_exist():
+    texts = [body.decode() for body, _ in load().values()]
+    found = [
+        match for text in texts for match in re.findall(r"polybus [a-z0-9][^\"`\n]*(?=[\"`])", text)
+    ]
+    assert len(found) >= 5
+    for command in found:
+        parse(re.sub(r"\$\{\w+\}", "orders", command))
+    with pytest.raises(click.UsageError):
+        parse("polybus topic invent orders")

@@ -39,9 +39,18 @@ const links = VIEWS.map(([id, label]) => {
   return { id, link, number };
 });
 
+// What somebody typed behind the # need not be well formed.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function show() {
   const [, view = "overview", ...rest] = location.hash.split("/");
-  const name = rest.length ? decodeURIComponent(rest.join("/")) : "";
+  const name = decoded(rest.join("/"));
   const label = VIEWS.find(([id]) => id === view)?.[1] ?? "Overview";
   shown.stop();
   if (view === "topics" && name) shown = topic(place, me.admin, name);

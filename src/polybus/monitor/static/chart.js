@@ -60,7 +60,7 @@ export class Chart {
     const top = nice(Math.max(0, ...this.series.flatMap((each) => each.values)));
     const nodes = [0, H / 2, H].map((y) => s("line", { class: "rule", x1: 0, x2: W, y1: y, y2: y }));
     for (const { colour, values } of this.series) {
-      if (!values.length) continue;
+      if (!values.some((value) => value > 0)) continue; // a line along the axis says nothing
       const line = path(values, top);
       nodes.push(s("path", { class: `area c-${colour}`, d: `${line}L${W} ${H}L0 ${H}Z` }));
       nodes.push(s("path", { class: `line c-${colour}`, d: line }));

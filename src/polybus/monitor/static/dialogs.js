@@ -178,7 +178,9 @@ export function signIn() {
   });
 }
 
-export function call(name) {
+// A service may own all names below its own; then there is a name to complete.
+export function call({ name, shared, prefix }) {
+  const target = h("input", { required: true, value: `${shared}/`, autocomplete: "off", spellcheck: "false" });
   const payload = h("textarea", { rows: "6", spellcheck: "false" });
   const encoding = encodings();
   const timeout = h("input", { type: "number", min: "1", max: "60", value: "10" });
@@ -186,13 +188,13 @@ export function call(name) {
   const result = h("div", { class: "stack", "aria-live": "polite" });
   ask(
     `Call ${name}`,
-    "",
-    [field("Payload", payload), h("div", { class: "two" }, field("Payload is", encoding), field("Seconds to wait", timeout)), field("Headers, one per line", headers)],
+    prefix ? "It answers its own name and all names below it." : "",
+    [prefix ? field("Name", target) : null, field("Payload", payload), h("div", { class: "two" }, field("Payload is", encoding), field("Seconds to wait", timeout)), field("Headers, one per line", headers)],
     {
       action: "Call",
       extra: result,
       send: async () => {
-        const answer = await post("/call", { name, payload: payload.value, encoding: encoding.value, headers: headersOf(headers.value), timeout_s: Number(timeout.value) || 10 });
+        const answer = await post("/call", { name: prefix ? target.value.trim().replace(/\/+$/, "") : shared, payload: payload.value, encoding: encoding.value, headers: headersOf(headers.value), timeout_s: Number(timeout.value) || 10 });
         const good = answer.status === "OK";
         const status = h("p", { class: "row" }, h("span", { class: good ? "badge good" : "badge bad" }, answer.status), h("span", { class: "muted" }, `${ms(answer.took_ms)}, ${bytes(answer.size)}`));
         result.replaceChildren(status, payloadBlock(answer));

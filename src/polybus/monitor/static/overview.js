@@ -16,7 +16,7 @@ function tile(label, href) {
     node,
     set: (v, n = "") => ((value.textContent = v), (note.textContent = n)),
     mark: (c) => (node.className = `tile ${c}`),
-    draw: (values, colour) => past.replaceChildren(spark(values, colour, `${label} over the last minutes`)),
+    draw: (values, colour) => past.replaceChildren(...(values.some((v) => v > 0) ? [spark(values, colour, `${label} over the last minutes`)] : [])),
   };
 }
 

@@ -57,7 +57,8 @@ function browser(topic, admin) {
   const records = h("div", { class: "records" });
   let shown = null;
 
-  async function load(where) {
+  // The newest come first as long as nobody asks for a beginning.
+  async function load(where, newestFirst = false) {
     trouble.hidden = true;
     try {
       shown = await get(`/topics/${part(topic)}/records`, { limit: LIMIT, tag: tag.value.trim(), ...where });
@@ -67,21 +68,22 @@ function browser(topic, admin) {
       return;
     }
     const { items, first, end, scanned } = shown;
-    records.replaceChildren(...items.map((record) => recordNode(topic, record)));
+    const nodes = items.map((record) => recordNode(topic, record));
+    records.replaceChildren(...(newestFirst ? nodes.reverse() : nodes));
     if (!items.length) {
       records.replaceChildren(
         end > first
           ? empty("Nothing here", "No record from there on passes the filter, or the end is reached.")
-          : empty("No records yet", "What is produced to this topic shows up here.", `echo hello | polybus produce ${topic}`),
+          : empty("No records yet", "What is produced to this topic shows up here.", `echo hello | polybus pub ${topic} --topic`),
       );
     }
     const range = items.length ? `offsets ${items[0].offset}–${items[items.length - 1].offset}, ` : "";
-    text.textContent = `${range}topic holds ${first}–${Math.max(first, end - 1)}${tag.value ? `, ${count(scanned)} looked at` : ""}`;
+    text.textContent = `${newestFirst && items.length ? "newest first, " : ""}${range}topic holds ${first}–${Math.max(first, end - 1)}${tag.value ? `, ${count(scanned)} looked at` : ""}`;
   }
 
   const go = () => {
     const when = time.value ? new Date(time.value).getTime() : "";
-    return load(offset.value !== "" ? { offset: offset.value } : when ? { time_ms: when } : {});
+    return offset.value === "" && !when ? load({}, true) : load(offset.value !== "" ? { offset: offset.value } : { time_ms: when });
   };
   const form = h(
     "form",
@@ -97,10 +99,10 @@ function browser(topic, admin) {
     field("Tag filter", tag),
     h("button", { class: "primary", type: "submit" }, "Show"),
   );
-  const jump = (where) => () => {
+  const jump = (where, newestFirst) => () => {
     offset.value = "";
     time.value = "";
-    load(where());
+    load(where(), newestFirst);
   };
   const before = () => ({ offset: Math.max(0, (shown?.items[0]?.offset ?? shown?.end ?? 0) - LIMIT) });
   const bar = h(
@@ -111,13 +113,13 @@ function browser(topic, admin) {
       "span",
       { class: "row jumps" },
       h("button", { class: "small", type: "button", onclick: jump(() => ({ offset: 0 })) }, "Oldest"),
-      h("button", { class: "small", type: "button", onclick: jump(before) }, "Earlier"),
+      h("button", { class: "small", type: "button", onclick: jump(before, true) }, "Earlier"),
       h("button", { class: "small", type: "button", onclick: jump(() => ({ offset: shown?.next ?? 0 })) }, "Later"),
-      h("button", { class: "small", type: "button", onclick: jump(() => ({})) }, "Newest"),
+      h("button", { class: "small", type: "button", onclick: jump(() => ({}), true) }, "Newest"),
     ),
   );
-  load({});
-  return { node: h("section", { class: "card" }, form, trouble, bar, records), load: () => load({}), stop() {}, refresh() {} };
+  load({}, true);
+  return { node: h("section", { class: "card" }, form, trouble, bar, records), load: () => load({}, true), stop() {}, refresh() {} };
 }
 
 function tail(topic) {
@@ -207,6 +209,7 @@ export function topic(place, admin, name) {
   const trouble = h("p", { class: "problem", role: "alert", hidden: true });
   const panel = h("div");
   let current = null;
+  let left = false;
   const makers = { Records: browser, "Live tail": tail, Groups: groupsOf };
   const tabs = Object.keys(makers).map((label) => h("button", { type: "button", onclick: () => choose(label) }, label));
 
@@ -222,10 +225,14 @@ export function topic(place, admin, name) {
     try {
       found = await get(`/topics/${part(name)}`);
     } catch (problem) {
+      if (left) return;
+      if (problem.status === 404) return missing();
       trouble.textContent = problem.message;
       trouble.hidden = false;
       return;
     }
+    if (left) return;
+    if (!current) lay();
     trouble.hidden = true;
     const tile = (label, value, note) => h("div", { class: "tile" }, h("div", { class: "label" }, label), h("div", { class: "value" }, value), h("div", { class: "note" }, note));
     facts.replaceChildren(
@@ -245,14 +252,28 @@ export function topic(place, admin, name) {
         h("button", { class: "danger", type: "button", onclick: () => removeTopic(name, () => (location.hash = "#/topics")) }, "Remove"),
       ]
     : [];
-  place.replaceChildren(
-    h("div", { class: "head" }, h("div", { class: "head-text" }, h("a", { class: "crumb", href: "#/topics" }, "Topics"), h("h1", null, name)), h("div", { class: "row" }, actions)),
-    trouble,
-    facts,
-    h("div", { class: "tabs", role: "group", "aria-label": "Parts of the topic" }, tabs),
-    panel,
-  );
-  choose("Records");
+  const headed = (...buttons) =>
+    h("div", { class: "head" }, h("div", { class: "head-text" }, h("a", { class: "crumb", href: "#/topics" }, "Topics"), h("h1", null, name)), h("div", { class: "row" }, buttons));
+
+  function lay() {
+    place.replaceChildren(headed(...actions), trouble, facts, h("div", { class: "tabs", role: "group", "aria-label": "Parts of the topic" }, tabs), panel);
+    choose("Records");
+  }
+
+  // Looked for again with every refresh: it may be added while the page is open.
+  function missing() {
+    current?.stop();
+    current = null;
+    place.replaceChildren(headed(), h("section", { class: "card" }, empty("There is no such topic", "It was removed, or never added. To add it:", `polybus topic add ${name}`)));
+  }
+
+  place.replaceChildren(headed());
   refresh();
-  return { refresh, stop: () => current?.stop() };
+  return {
+    refresh,
+    stop() {
+      left = true;
+      current?.stop();
+    },
+  };
 }

@@ -72,7 +72,7 @@ export function groupTable(admin, params = {}) {
       { label: "Members", sort: "members", class: n, cell: (g) => count(g.members.length) },
       ...(admin ? [{ label: "", class: "acts", cell: (g) => act("reset", `Reset group ${g.name} on ${g.topic}`, "Reset", () => resetGroup(g, () => table.refresh())) }] : []),
     ],
-    empty: () => empty("No groups yet", "A group remembers how far its members have read. Consuming under a new name declares it:", "polybus group add orders/eu billing"),
+    empty: () => empty("No groups yet", "A group remembers how far its members have read. Consuming under a new name declares it; in Python:", 'bus.consume("orders/eu", "billing")'),
   });
   return table;
 }
@@ -107,9 +107,9 @@ export function services(place, admin) {
       { label: "In flight", sort: "in_flight", class: n, cell: (v) => count(v.in_flight) },
       { label: "p50", class: n, cell: (v) => ms(v.p50_ms) },
       { label: "p99", sort: "p99_ms", class: n, cell: (v) => ms(v.p99_ms) },
-      ...(admin ? [{ label: "", class: "acts", cell: (v) => (v.shared ? act("call", `Call ${v.name}`, "Call", () => call(v.shared)) : h("span", { class: "muted small" }, "own wire only")) }] : []),
+      ...(admin ? [{ label: "", class: "acts", cell: (v) => (v.shared ? act("call", `Call ${v.name}`, "Call", () => call(v)) : h("span", { class: "muted small" }, "own wire only")) }] : []),
     ],
-    empty: () => empty("No services yet", "A service answers calls to a name, on whichever wire it speaks:", "polybus reply calc/add 'echo 42'"),
+    empty: () => empty("No services yet", "A service answers calls to a name, on whichever wire it speaks:", "polybus reply calc/add 42"),
   });
   return list(place, "Services", "Names that somebody answers; every protocol can call them.", table);
 }
@@ -125,7 +125,7 @@ export function connections(place, admin) {
     columns: [
       { label: "Peer", sort: "peer", class: "name", cell: (c) => [c.peer, h("span", { class: "sub" }, `#${c.id}, ${c.transport}`)] },
       { label: "Protocol", sort: "protocol", cell: (c) => wire(c.protocol) },
-      { label: "Identity", sort: "identity", class: "wrap", cell: (c) => c.identity || "–" },
+      { label: "Identity", sort: "identity", class: "wrap wide", cell: (c) => c.identity || "–" },
       { label: "Age", sort: "age_s", class: n, cell: (c) => seconds(c.age_s) },
       { label: "Pending", sort: "pending_bytes", class: n, cell: (c) => [bytes(c.pending_bytes), c.congested ? h("span", { class: "badge warn" }, "slow") : null] },
       { label: "In", sort: "in", class: n, cell: (c) => count(c.messages_in) },
@@ -178,7 +178,7 @@ export function federation(place) {
     );
     twins.replaceChildren(
       found.twins.length
-        ? plain("RMB twins", [["Twin", "name"], ["Address", "wrap wide"], ["", ""]], found.twins.map((t) => [String(t.id), t.address || "–", t.own ? h("span", { class: "badge good" }, "this node") : ""]))
+        ? plain("RMB twins", [["Twin", "name"], ["Address", "wrap wide"]], found.twins.map((t) => [h("span", { class: "row" }, String(t.id), t.own ? h("span", { class: "badge good" }, "this node") : null), t.address || "–"]))
         : empty("This node is no twin", "Give it a number, a key and a directory to exchange signed messages with other twins.", "polybus serve --twin 12 --key-file seed --twins twins.json"),
     );
   };
