@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import polybus
+from tests.cli.processes import node
 from tests.pages import blocks, run_page
 
 ROOT = Path(__file__).parent.parent
@@ -43,6 +45,20 @@ def test_the_page_about_the_journal_and_captures_does_what_it_says(tmp_path, por
 @pytest.mark.timeout(120)
 def test_the_page_about_permissions_does_what_it_says(tmp_path, port):
     assert run_page(ROOT / "docs" / "concepts" / "permissions.md", tmp_path, port) == 5
+
+
+@pytest.mark.timeout(120)
+def test_the_page_about_the_monitor_asks_a_node_as_it_says(tmp_path, port):
+    with node("--listen", f"tcp://127.0.0.1:{port}", cwd=tmp_path) as (_, where):
+        with polybus.connect_sync(where[0]) as bus:
+            bus.declare_topic("orders/eu")
+            bus.produce("orders/eu", b"{}", tag="orders.paid")
+            bus.serve("calc/add", add)
+            assert run_page(ROOT / "docs" / "monitor.md", tmp_path, port) == 3
+
+
+def add(numbers: list[int]) -> int:
+    return sum(numbers)
 
 
 def test_the_start_installs_with_verbs_of_the_makefile():
