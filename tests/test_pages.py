@@ -49,12 +49,14 @@ def test_the_page_about_permissions_does_what_it_says(tmp_path, port):
 
 @pytest.mark.timeout(120)
 def test_the_page_about_the_monitor_asks_a_node_as_it_says(tmp_path, port):
-    with node("--listen", f"tcp://127.0.0.1:{port}", cwd=tmp_path) as (_, where):
-        with polybus.connect_sync(where[0]) as bus:
-            bus.declare_topic("orders/eu")
-            bus.produce("orders/eu", b"{}", tag="orders.paid")
-            bus.serve("calc/add", add)
-            assert run_page(ROOT / "docs" / "monitor.md", tmp_path, port) == 3
+    with (
+        node("--listen", f"tcp://127.0.0.1:{port}", cwd=tmp_path) as (_, where),
+        polybus.connect_sync(where[0]) as bus,
+    ):
+        bus.declare_topic("orders/eu")
+        bus.produce("orders/eu", b"{}", tag="orders.paid")
+        bus.serve("calc/add", add)
+        assert run_page(ROOT / "docs" / "monitor.md", tmp_path, port) == 3
 
 
 def add(numbers: list[int]) -> int:
