@@ -297,3 +297,16 @@ async def test_a_token_makes_somebody_of_a_stranger_and_the_page_stays_open(tmp_
         assert (await bus.ask("/api/v1/me", headers=old)).status == 401
         for path in ("/", "/static/app.js"):
             assert (await bus.ask(path, headers=old)).status == 200
+
+
+@pytest.mark.parametrize("path", ["/api/v1/topics", "/metrics"])
+async def test_a_mistake_of_ours_is_answered_and_logged(bus, monkeypatch, caplog, path):
+    def stumble(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(bus.node.monitor.sampler, "topics", stumble)
+    monkeypatch.setattr(bus.node.monitor.sampler, "fresh", stumble)
+    answer = await bus.ask(path)
+    assert answer.status == 500
+    assert b"ZeroDivision" not in answer.body
+    assert f"GET {path} failed" in caplog.text

@@ -18,7 +18,7 @@ from polybus.core.filter import parse_filter
 from polybus.core.topics import Topics
 from polybus.errors import NoSuchTopic
 from polybus.http.request import Request
-from polybus.http.site import Site
+from polybus.http.site import TEXT, Site
 from polybus.model.trace import trace_headers
 from polybus.monitor import records, shapes
 from polybus.monitor.actions import EVERYTHING, Actions
@@ -97,8 +97,8 @@ class Monitor:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def run(self, request: Request, work: Callable[[Request], Coroutine[Any, Any, None]]) -> None:
-        """Answer a request by work that takes a while."""
-        self._spawn(work(request))
+        """Answer a request by work that takes a while; a mistake of ours in it is an answer too."""
+        self._spawn(self._answer(request, work))
 
     def check(self, who: Identity) -> None:
         """Raise NotAuthorized unless this identity may look at the bus."""
@@ -106,6 +106,15 @@ class Monitor:
 
     def _handle(self, request: Request) -> None:
         self.run(request, self._api.answer)
+
+    async def _answer(
+        self, request: Request, work: Callable[[Request], Coroutine[Any, Any, None]]
+    ) -> None:
+        try:
+            await work(request)
+        except Exception:
+            log.exception("%s %s failed", request.method, request.path[:200])
+            request.respond(500, TEXT, b"500: internal error; the node's log has more\n")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
