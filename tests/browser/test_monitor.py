@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from polybus.protocols.gsb.wire import CURRENT, Kind, encode_hello
 from tests.browser.conftest import CACHE, busy_node
 from tests.browser.traffic import HOSTILE
+from tests.cli.processes import ANY_PORT
+from tests.cli.processes import node as new_node
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -88,15 +92,46 @@ def test_every_view_is_whole_and_open_to_everybody(browser, node, axe, view, loo
         name = view.split("/")[0] + ("-one" if "/" in view else "")
         if name in PICTURED[look]:
             picture(page, f"monitor-{name}-{size}{'-dark' if scheme == 'dark' else ''}")
-        page.evaluate(axe)
-        found: dict[str, Any] = page.evaluate("axe.run()")
-    faults = [
+        assert serious_faults(page, axe) == []
+
+
+def serious_faults(page: Page, axe: str) -> list[tuple[Any, ...]]:
+    """What axe finds in the page as it stands, of those that keep somebody out."""
+    page.evaluate(axe)
+    found: dict[str, Any] = page.evaluate("axe.run()")
+    assert found["passes"]
+    return [
         (v["id"], v["impact"], v["nodes"][0]["html"], v["nodes"][0].get("failureSummary"))
         for v in found["violations"]
         if v["impact"] in ("serious", "critical")
     ]
-    assert faults == []
-    assert found["passes"]
+
+
+NOTHING_YET = {
+    "overview": "Nobody has connected yet",
+    "topics": "No topics yet",
+    "groups": "No groups yet",
+    "services": "No services yet",
+    "federation": "This node is no twin",
+    "dead": "No dead letters",
+    "history": "No traffic history yet",
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_new_node_says_in_every_view_how_to_begin(browser, axe, tmp_path, size):
+    with new_node("--listen", ANY_PORT, cwd=tmp_path) as (_, where), opened(browser, size) as page:
+        address = where[0].replace("tcp", "http")
+        for view, text in NOTHING_YET.items():
+            page.goto(f"{address}/#/{view}")
+            page.get_by_text(text).wait_for()
+            assert page.evaluate(LAYOUT) == []
+            assert serious_faults(page, axe) == []
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as client:
+            client.sendall(CURRENT.encode(Kind.HELLO, encode_hello("new", "1", bytes(16))))
+            page.goto(f"{address}/#/overview")
+            page.locator("tr", has_text="gsb").wait_for()
+            page.get_by_text("Nobody has connected yet").wait_for(state="hidden")
 
 
 def test_numbers_move_by_themselves(browser, node):

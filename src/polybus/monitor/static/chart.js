@@ -26,7 +26,7 @@ export class Chart {
     this.show = show;
     this.end = end;
     this.label = label;
-    this.svg = s("svg", { viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: "none", role: "img" });
+    this.svg = s("svg", { viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: "none", role: "img", "aria-label": `${label}: nothing yet` });
     this.ticks = [0, 1, 2].map((n) => h("span", { class: `tick t${n}` }));
     this.plot = h("div", { class: "plot" }, this.svg, this.ticks);
     this.legend = h("div", { class: "legend" });

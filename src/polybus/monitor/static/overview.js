@@ -54,11 +54,12 @@ export function overview(place) {
       wires,
     ),
   );
-  const noWires = h("div");
+  const start = h("section", { class: "card", hidden: true });
   const node = h("div");
   const ended = h("div");
   place.replaceChildren(
     head("Overview", "What this bus is doing now.", state),
+    start,
     h("div", { class: "tiles" }, Object.values(tiles).map((t) => t.node)),
     h(
       "div",
@@ -68,7 +69,7 @@ export function overview(place) {
       card("Work", "calls answered, records produced, failures", charts.work.node),
       card("Waiting", "records that groups have not confirmed", charts.lag.node),
     ),
-    card("Protocols", "all on one port", wireTable, noWires),
+    card("Protocols", "all on one port", wireTable),
     h("div", { class: "grid" }, card("Node", "", node), card("Ended connections", "since the start, by reason", ended)),
   );
 
@@ -163,7 +164,11 @@ export function overview(place) {
       ),
     );
     wireTable.hidden = !now.wires.length;
-    noWires.replaceChildren(...(now.wires.length ? [] : [empty("Nobody is connected yet", "Any client of GSB, T2, Zbus, RMB or the SDK can connect to this port.", "polybus sub 'price/**'")]));
+    // The page itself speaks HTTP, so that alone is nobody.
+    start.hidden = now.wires.some((w) => w.protocol !== "http" && w.protocol !== "rmb");
+    if (!start.hidden && !start.childElementCount) {
+      start.append(empty("Nobody has connected yet", `Clients of GSB, T2, Zbus and the SDK connect to ${now.addresses.join(" or ")}. To see something happen:`, "polybus sub 'price/**'"));
+    }
     node.replaceChildren(
       pairs([
         ["Version", now.version],

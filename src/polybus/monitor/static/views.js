@@ -41,7 +41,7 @@ export function topics(place, admin) {
       { label: "Groups", sort: "groups", class: n, cell: (t) => count(t.groups) },
       { label: "Consumers", class: n, cell: (t) => count(t.consumers) },
     ],
-    empty: () => empty("No topics yet", "A topic keeps records on disk until groups have read them. Producing creates one:", "polybus topic add orders/eu"),
+    empty: () => empty("No topics yet", "A topic keeps records on disk, for every group to read at its own pace. To add one:", "polybus topic add orders/eu"),
   });
   const add = admin ? [h("button", { class: "primary", type: "button", onclick: () => addTopic(() => table.refresh()) }, "Add topic")] : [];
   return list(place, "Topics", "Durable logs, read by offset.", table, ...add);
