@@ -68,6 +68,9 @@ def test_a_port_where_a_node_answers_is_well(tmp_path):
     [
         ("unix:/absent-folder/node.sock", "make the folder /absent-folder"),
         ("tcp://192.0.2.1:15555", "give an address of this machine"),
+        ("tls://127.0.0.1:0?cert=/absent.pem&key=/absent.key", "PEM files"),
+        ("tls://127.0.0.1:0?cert=/absent.pem", "PEM files"),
+        ("tls://127.0.0.1:0", "PEM files"),
     ],
 )
 def test_an_address_that_cannot_be_taken_fails(address, advice):

@@ -77,11 +77,11 @@ def test_what_is_no_node_of_ours_is_said():
         ) as asking:
             peer, _ = other.accept()
             peer.recv(4096)
-            peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
+            peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhi\nho")
             assert asking.wait(10) == 1
             peer.close()
             assert asking.stderr is not None
-            said = "polybus: /api/v1/overview was answered with 200: hi (error 1102)\n"
+            said = "polybus: /api/v1/overview was answered with 200: hi ho (error 1102)\n"
             assert asking.stderr.read() == said
 
 

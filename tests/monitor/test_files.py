@@ -56,15 +56,16 @@ def test_no_script_makes_html_from_text():
             ), name
 
 
-def parse(command: str) -> None:
+def parse(line: str) -> None:
     """Let the program take a command line apart, as far as it can be told to run."""
-    group: click.Command = polybus
-    name, *args = shlex.split(command)
-    while isinstance(group, click.Group):
-        context = group.make_context(name, args)
-        name, group, args = group.resolve_command(context, args)
-        assert group is not None
-    group.make_context(name, args)
+    command: click.Command = polybus
+    name, *args = shlex.split(line)
+    while isinstance(command, click.Group):
+        context = command.make_context(name, args)
+        _, found, args = command.resolve_command(context, args)
+        assert found is not None
+        command = found
+    command.make_context(name, args)
 
 
 def test_the_commands_that_the_page_tells_of_exist():

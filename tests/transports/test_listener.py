@@ -220,7 +220,9 @@ async def test_a_client_without_certificate_is_refused_and_the_listener_lives_on
 
 def test_unusable_tls_files_are_one_clear_error(folder):
     with pytest.raises(ConfigError, match="not found"):
-        server_context(str(folder / "none.pem"), "")
+        server_context(str(folder / "none.pem"), str(folder / "none.pem"))
+    with pytest.raises(ConfigError, match="needs cert"):
+        server_context(str(folder / "none.pem"))
     (folder / "bad.pem").write_text("nonsense")
     with pytest.raises(ConfigError, match="cannot use TLS certificate"):
         server_context(str(folder / "bad.pem"), str(folder / "bad.pem"))

@@ -30,6 +30,7 @@ from polybus.errors import ConfigError, PolybusError
 from polybus.model.units import GIB, MIB
 from polybus.server.config import Config
 from polybus.spark.java import OLDEST, version_of
+from polybus.transports.tls import server_context
 from polybus.transports.url import Address, parse_address
 
 State = Literal["ok", "warn", "fail"]
@@ -90,7 +91,13 @@ def listener(address: Address) -> Finding:
     """Whether a node could listen there, or one of ours does."""
     check = f"listen {address}"
     try:
+        if address.options or address.scheme == "tls":
+            server_context(**address.options)
         _try_to_listen(address)
+    except ConfigError as exc:
+        return Finding(
+            check, "fail", exc.text, "name PEM files that the node may read: ?cert=…&key=…"
+        )
     except OSError as exc:
         if exc.errno == errno.EADDRINUSE:
             return _in_use(check, address)

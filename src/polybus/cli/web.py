@@ -57,7 +57,7 @@ def ask_json(url: str | None, path: str) -> dict[str, Any]:
     try:
         value: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.MsgspecError as exc:
-        text = body.decode("utf-8", "replace").strip()[:200]
+        text = " ".join(body.decode("utf-8", "replace").split())[:200]
         raise RemoteProtocolError(f"{path} was answered with {status}: {text}") from exc
     if status != HTTPStatus.OK:
         raise from_code(int(value.get("code", 0)), str(value.get("error", value)))

@@ -287,12 +287,8 @@ class Node:
         )
 
     def _listener(self, address: Address) -> Listener:
-        options = address.options
-        if (options or address.scheme == "tls") and not (
-            options.get("cert") and options.get("key")
-        ):
-            raise ConfigError(f"bad address {address}: a TLS listener needs cert=… and key=…")
-        tls = server_context(**options) if options else None
+        asked = address.options or address.scheme == "tls"
+        tls = server_context(**address.options) if asked else None
         factory = self._session_factory(address.pin)
         return Listener(address, self.connections, factory, tls, self._patience)
 

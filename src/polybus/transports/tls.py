@@ -12,12 +12,14 @@ from pathlib import Path
 from polybus.errors import ConfigError
 
 
-def server_context(cert: str, key: str, ca: str = "") -> ssl.SSLContext:
+def server_context(cert: str = "", key: str = "", ca: str = "") -> ssl.SSLContext:
     """A context for a listener: certificate chain and key as PEM files, `ca` to require client certificates.
 
     Raises:
-        ConfigError: a file is missing or is no PEM of its kind.
+        ConfigError: a file is missing, not named, or no PEM of its kind.
     """
+    if not (cert and key):
+        raise ConfigError("a TLS listener needs cert=… and key=…")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     _load_chain(context, cert, key)
     if ca:
