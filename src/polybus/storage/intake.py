@@ -217,7 +217,9 @@ class Intake(Batches):
                 return
         count = len(payloads)
         times_us = array("q", (time_ms * 1000,)) * count
-        batch.parts += encode_chunk_entry(log.id, open_parts(log.next, times_us, ends_of(payloads), payloads))
+        batch.parts += encode_chunk_entry(
+            log.id, open_parts(log.next, times_us, ends_of(payloads), payloads)
+        )
         size += HEADER_BYTES + count * PLAIN_OVERHEAD
         batch.size += size
         log.add(log.next, Run(time_ms, payloads, size), size)
