@@ -191,3 +191,10 @@ async def test_input_that_waits_for_its_turn_goes_with_its_connection(laborious)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert [len(piece) for piece in session.pieces] == [40]
+
+
+async def test_the_end_of_the_input_does_not_overtake_what_waits_for_its_turn(laborious):
+    peer, session = laborious
+    peer.connection.data_received(bytes(100))
+    peer.connection.eof_received()
+    assert b"".join(session.pieces) == bytes(100)
