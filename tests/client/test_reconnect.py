@@ -149,6 +149,38 @@ async def test_a_name_given_while_the_node_is_away_is_answered_when_it_is_back(
 
 
 @pytest.mark.parametrize("wire", ["polybus", "gsb"])
+@pytest.mark.parametrize("away", [True, False])
+async def test_what_a_program_gave_up_waiting_for_is_taken_back(
+    restartable, unit: float, wire: str, away: bool
+):
+    url = restartable.url.replace("polybus", wire)
+    async with polybus.connect(url) as bus:
+        await again(lambda: restartable.node.connections.open, unit)
+        if away:
+            await restartable.node.stop()
+            await again(lambda: not bus.connected, unit)
+        serving = asyncio.create_task(bus.serve("given/up", lambda body: body))
+        subscription = bus.subscribe("given/news")
+        subscribing = asyncio.create_task(subscription.start())
+        for _ in range(3):  # where there is a connection, the requests are on their way
+            await asyncio.sleep(0)
+        for task in (serving, subscribing):
+            task.cancel()
+        await asyncio.gather(serving, subscribing, return_exceptions=True)
+        assert serving.cancelled()
+        assert subscribing.cancelled()
+        if away:
+            await restartable.start()
+            await again(lambda: bus.connected, unit)
+        router = restartable.node.router
+        async with asyncio.timeout(10 * unit):
+            await bus.serve("given/up", lambda body: body)
+            async with bus.subscribe("given/other"):
+                assert router.subscribed("native") + router.subscribed("gsb") == 1
+            assert await bus.call("given/up", b"x") == b"x"
+
+
+@pytest.mark.parametrize("wire", ["polybus", "gsb"])
 async def test_a_node_that_takes_no_data_costs_a_caller_no_more_than_its_time(
     restartable, unit: float, wire: str
 ):

@@ -95,7 +95,11 @@ class GsbLink(Link):
         _refuse_pattern(pattern)
         subscriber = Subscriber(sink)
         self._sinks[pattern, sink] = subscriber
-        await self._client.subscribe(to_address(pattern), subscriber)
+        try:
+            await self._client.subscribe(to_address(pattern), subscriber)
+        except BaseException:
+            self._sinks.pop((pattern, sink), None)
+            raise
 
     async def unsubscribe(self, pattern: str, sink: Sink) -> None:
         subscriber = self._sinks.pop((pattern, sink), None)

@@ -190,7 +190,9 @@ class Connection(asyncio.Protocol):
         return took
 
     def eof_received(self) -> bool:
-        while self._take_pieces():  # TLS tells the end though it is paused: what came before it counts
+        while (
+            self._take_pieces()
+        ):  # TLS tells the end though it is paused: what came before it counts
             pass
         try:
             self.session.eof_received()

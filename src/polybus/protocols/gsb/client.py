@@ -231,8 +231,9 @@ class GsbClient:
         try:
             request = link.request(Kind.REGISTER_REQUEST, encode_name(address))
             code, message = await _answered(request)
-        except PolybusError:
+        except BaseException:
             self.local.unbind(address)
+            _take_back(link, Kind.UNREGISTER_REQUEST, address)
             raise
         if code != OK:
             self.local.unbind(address)
@@ -317,9 +318,11 @@ class GsbClient:
                 code, message = await self._ask(Kind.SUBSCRIBE_REQUEST, encode_name(topic))
                 if code != OK:
                     raise Refused(message or f"code {code}")
-            except PolybusError:
+            except BaseException:
                 # Nobody was told that it stands, so it must not come back with the next connection.
                 del self._subscribers[topic]
+                if self._link is not None:
+                    _take_back(self._link, Kind.UNSUBSCRIBE_REQUEST, topic)
                 raise
 
     async def unsubscribe(self, topic: str, subscriber: Subscriber) -> None:
@@ -402,6 +405,12 @@ async def _answered(pending: asyncio.Future[tuple[int, str]]) -> tuple[int, str]
             return await pending
     except TimeoutError as exc:
         raise CallTimeout(f"the router did not answer within {REQUEST_TIMEOUT:g} s") from exc
+
+
+def _take_back(link: Link, kind: Kind, name: str) -> None:
+    """Undo what may have come through though nobody waits for its answer any more."""
+    request = link.request(kind, encode_name(name))
+    request.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 async def _next(replies: Replies, until: float | None, address: str) -> CallReply:

@@ -20,7 +20,6 @@ from polybus.errors import (
     ConnectionLost,
     NameTaken,
     PeerUnavailable,
-    PolybusError,
     Refused,
 )
 from polybus.model.clock import SystemClock
@@ -309,8 +308,10 @@ class NativeClient:
         self._serving.add(to_service(name), handler)
         try:
             await _asked(peer, wire.REGISTER, name)
-        except PolybusError:
+        except BaseException:
             self._serving.remove(name)
+            # Whoever gave up waiting does not know whether it came through.
+            peer.send(wire.encode(wire.UNREGISTER, 0, name))
             raise
 
     async def unserve(self, name: str) -> None:
@@ -371,8 +372,9 @@ class NativeClient:
             return
         try:
             await self._request(wire.SUBSCRIBE, pattern)
-        except PolybusError:
-            self._forget(pattern, sink)
+        except BaseException:
+            if self._forget(pattern, sink) and self._peer is not None:
+                self._peer.send(wire.encode(wire.UNSUBSCRIBE, 0, pattern))
             raise
 
     async def unsubscribe(self, pattern: str, sink: Sink) -> None:
