@@ -131,3 +131,14 @@ def test_a_name_longer_than_a_name_may_be_is_not_registered():
     found = services.find("a", "x" * 4096 + "/y", None)
     assert found is not None
     assert found.name == "x" * 4096
+
+
+def test_who_leaves_with_many_names_changes_the_namespace_once():
+    services, party, other = Services(), Party("a"), Party("a")
+    for number in range(10):
+        services.register(party, f"x/{number}", f"x/{number}")
+    changes: list[int] = []
+    services.on_change.append(lambda: changes.append(len(services)))
+    services.drop(party)
+    services.drop(other)
+    assert changes == [0]

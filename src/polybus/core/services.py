@@ -89,13 +89,16 @@ class Services:
         if registration is None:
             return False
         self._forget(registration)
+        self._changed()
         return True
 
     def drop(self, endpoint: Endpoint) -> None:
         """Give up all names of an endpoint that goes."""
-        for registration in (endpoint.registrations or {}).values():
-            self._forget(registration)
-        endpoint.registrations = None
+        held, endpoint.registrations = endpoint.registrations, None
+        if held:
+            for registration in held.values():
+                self._forget(registration)
+            self._changed()
 
     def owner(self, wire: str, name: str) -> Registration | None:
         """Who holds exactly this name on that wire."""
@@ -138,7 +141,6 @@ class Services:
             claims.remove(registration)
             if not claims:
                 del self._shared[registration.shared]
-        self._changed()
 
     def _changed(self) -> None:
         self.epoch += 1
