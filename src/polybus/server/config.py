@@ -32,7 +32,7 @@ class Limits:
     first_byte: Seconds = 300  # a new peer may be silent; some are until their first heartbeat
     decide: Seconds = 5  # from the first byte until the protocol must be known
     names: int = 100_000  # services, and as many subscriptions, of one connection
-    drain: Seconds = 10  # what is in flight may finish this long when the node stops
+    drain: Seconds = 10  # stopping takes so long at the most, and lets what is in flight finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

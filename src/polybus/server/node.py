@@ -46,6 +46,7 @@ TICK: Final = 0.1  # seconds; how late a call's deadline may be noticed
 SESSION_TICKS: Final = 10  # sessions count in seconds, so each gets every tenth tick
 SESSION_TURNS: Final = 5  # in which a tick goes through its part of the sessions
 DRAIN_POLL: Final = 0.02
+DRAIN_SHARE: Final = 0.9  # of `limits.drain`; the rest is for what ends after the calls
 FIRST_PIECE: Final = 64 * KiB  # of a new peer's input, at once: some 5,000 small frames
 
 
@@ -148,7 +149,7 @@ class Node:
             self._ticking.result()
 
     async def drain(self) -> None:
-        """Take nothing new and let what is in flight finish, for at most `limits.drain`."""
+        """Take nothing new and let what is in flight finish; `stop` then ends within `limits.drain`."""
         if self._state != "ready":
             return
         self._state = "draining"
@@ -159,7 +160,8 @@ class Node:
         self.router.drain()
         # Sessions whose wire can say goodbye do so at their next tick.
         self.connections.tick(self.clock.monotonic())
-        if not await _becomes(lambda: not self.pending_calls, self.config.limits.drain):
+        within_s = self.config.limits.drain * DRAIN_SHARE
+        if not await _becomes(lambda: not self.pending_calls, within_s):
             log.warning("%d calls were still in flight when the drain ended", self.pending_calls)
 
     async def stop(self) -> None:
