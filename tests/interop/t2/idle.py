@@ -25,7 +25,9 @@ async def main(address: str) -> None:
         requests = await client.serve_bytes(topic)
         await asyncio.sleep(IDLE_S)
         assert await client.publish_bytes(topic, b"still there") == 1
-        assert await messages.recv() == (topic, b"still there")
+        # A run beside this one may have published to everybody.
+        while await messages.recv() != (topic, b"still there"):
+            pass
         asking = asyncio.create_task(client.request_bytes(topic, b"?"))
         _topic, request_id, _payload = await requests.recv()
         await client.respond_bytes(request_id, b"!")
