@@ -45,7 +45,12 @@ if STALE:
     os.environ["POLYBUS_PURE"] = "1"
 
 # A node under test must not pick up what the developer's shell has set for a real one.
-OWN_VARIABLES = ("POLYBUS_PURE", "POLYBUS_TEST_SLOWNESS", "POLYBUS_CACHE")
+OWN_VARIABLES = (
+    "POLYBUS_PURE",
+    "POLYBUS_TEST_SLOWNESS",
+    "POLYBUS_CACHE",
+    "POLYBUS_FUZZ_FRAMES",
+)
 for name in tuple(os.environ):
     if name.startswith(("POLYBUS_", "GSB_")) and name not in OWN_VARIABLES:
         del os.environ[name]
