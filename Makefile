@@ -31,7 +31,7 @@ $(BUILT): $(INSTALLED) pyproject.toml setup.py src/polybus/_version.py $(HOT)
 run: $(BUILT)
 	@$(VENV)/bin/polybus serve $(ARGS)
 
-# The whole suite on the compiled modules, then the rooms that hold them again as plain Python.
+# The whole suite on the compiled modules, then what they serve again as plain Python.
 test: $(BUILT)
 	$(PYTEST) $(ARGS)
 	@sh scripts/pytest_some.sh env POLYBUS_PURE=1 $(PYTEST) $(PURE) $(ARGS)
