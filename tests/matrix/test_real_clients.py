@@ -379,9 +379,10 @@ async def test_the_real_npm_client_calls(
     assert FAILURE in (await npm_call(node_env, stage, f"{service.base}.fail", 30))["err"]
     half = await npm_call(node_env, stage, f"{service.base}.echo", 30, "@half-a-mebibyte")
     assert half["dat"] == HALF_MIB.decode()
-    assert "expiration" in (await npm_call(node_env, stage, f"{service.base}.hold", 1))["err"]
+    # On a busy machine the second may be over before the bus has read the request, which it then says.
+    assert "expir" in (await npm_call(node_env, stage, f"{service.base}.hold", 1))["err"]
     absent = await npm_call(node_env, stage, f"{service.base}_nobody.echo", 1)
-    assert "expiration reached" in absent["err"]
+    assert "expir" in absent["err"]
 
 
 async def test_the_real_npm_client_serves(node_env: dict[str, str], stage: Stage):
