@@ -2,6 +2,9 @@
 
 const plain = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
+// All digits, for sizes of lists and places in them.
+export const exact = (n) => plain.format(n);
+
 export function count(n) {
   if (n === null || n === undefined) return "–";
   if (Math.abs(n) < 10000) return plain.format(n);

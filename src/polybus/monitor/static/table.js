@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { h, scrolling } from "./dom.js";
+import { exact } from "./format.js";
 
 const LIMIT = 50;
 
@@ -121,8 +122,8 @@ export class Table {
     this.pager.hidden = !total;
     this.nothing.replaceChildren(...(items.length ? [] : [this.emptyText(total)]));
     const from = matching ? (page - 1) * limit + 1 : 0;
-    const of = matching === total ? `${total}` : `${matching} matching of ${total}`;
-    this.text.textContent = `${from}–${from + items.length - (items.length ? 1 : 0)} of ${of}`;
+    const of = matching === total ? exact(total) : `${exact(matching)} matching of ${exact(total)}`;
+    this.text.textContent = `${exact(from)}–${exact(from + items.length - (items.length ? 1 : 0))} of ${of}`;
     this.back.disabled = page <= 1;
     this.next.disabled = page >= pages;
     this.back.parentNode.hidden = pages <= 1;
