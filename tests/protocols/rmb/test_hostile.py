@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
 
 from polybus.errors import ConfigError
 from polybus.protocols.rmb import local
+from polybus.protocols.rmb.resp import connect
 from tests.protocols.rmb.posting import http, message, sign
 from tests.protocols.rmb.twins import Twin, World, until
 
@@ -100,6 +102,16 @@ async def test_large_requests_that_wait_are_bounded_in_bytes(world: World, monke
     assert (await one.read(first))["err"] == ""
     await one.push(dst=[1])
     assert (await one.request())["dat"] == "aGVsbG8="
+
+
+async def test_a_redis_whose_machine_has_gone_is_noticed(world: World):
+    (one,) = await world.start(1)
+    connection = await connect(one.redis_server.url)
+    assert connection._transport is not None
+    plug = connection._transport.get_extra_info("socket")
+    assert plug.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert plug.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
+    connection.close()
 
 
 async def _start_two(world: World, **settings: Any) -> int:

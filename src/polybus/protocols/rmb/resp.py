@@ -8,6 +8,7 @@ event loop leave in one write.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,6 +27,14 @@ Answered = Callable[["list[Any] | None"], None]
 
 DEFAULT_PORT: Final = 6379
 CONNECT_TIMEOUT: Final = 3.0
+# A server whose machine has gone says nothing: the system asks after 10 seconds, and gives up after 20.
+KEEP_ALIVE: Final = (
+    ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 10),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), 5),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPCNT), 2),
+    ((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT), 20_000),
+)
 # What a server says that will serve later: it loads its data, lacks memory or disk, or is being replaced.
 TRANSIENT: Final = ("LOADING", "OOM", "MISCONF", "READONLY", "BUSY", "NOREPLICAS", "MASTERDOWN")
 
@@ -192,7 +201,9 @@ async def _open(url: RedisUrl) -> RedisConnection:
         _, made = await loop.create_unix_connection(RedisConnection, url.path)
         return made
     context = ssl.create_default_context() if url.tls else None
-    _, made = await loop.create_connection(RedisConnection, url.host, url.port, ssl=context)
+    transport, made = await loop.create_connection(RedisConnection, url.host, url.port, ssl=context)
+    for option, value in KEEP_ALIVE:
+        transport.get_extra_info("socket").setsockopt(*option, value)
     return made
 
 
