@@ -65,14 +65,12 @@ def split_json(records: DataFrame, schema: StructType) -> tuple[DataFrame, DataF
         "value", F.from_json(F.col("payload").cast("string"), wanted, options)
     )
     bad = F.col("value").isNull() | F.col(f"value.{BAD}").isNotNull()
-    good = parsed.where(~bad)
-    if schema.fields:
-        good = good.withColumn("value", F.col("value").dropFields(BAD))
-    else:
-        good = good.drop("value")  # Parquet has no struct without fields
+    good = parsed.where(~bad).withColumn("value", F.col("value").dropFields(BAD))
     reason = F.concat(
         F.lit("the payload is no JSON object of the schema "), F.lit(schema.simpleString()[:200])
     )
+    if not schema.fields:
+        good = good.drop("value")  # Parquet has no struct without fields
     return good, parsed.where(bad).drop("value").withColumn("reason", reason)
 
 
