@@ -452,6 +452,31 @@ async def test_a_stop_waits_for_the_file_that_is_being_prepared(opened: Opener, 
     assert [path.stat().st_size for path in (tmp_path / "data" / "log").glob("spare*")] == [8 << 20]
 
 
+async def test_a_file_prepared_while_the_log_takes_the_one_before_it_harms_no_frame(
+    opened: Opener, tmp_path: Path
+):
+    """The commit thread renames the spare while a thread of the pool makes another one."""
+    prepared: list[Path] = []
+
+    class Busy(DiskFiles):
+        def rename(self, old: Path, new: Path) -> None:
+            if old.name.startswith("spare"):
+                prepared.append(old)
+                engine._commit_log.prepare()
+            super().rename(old, new)
+
+    engine = await opened(files=Busy(), options=StorageOptions(log_file=64 << 10, upkeep_s=3600))
+    await engine.declare("t", TopicOptions())
+    engine._commit_log.prepare()
+    sent = [b"%d" % n + bytes(9000) for n in range(60)]
+    for payload in sent:
+        await put(engine, "t", payload)
+    assert len(prepared) > 2
+    copy = tmp_path / "as a kill leaves it"
+    shutil.copytree(tmp_path / "data", copy)
+    assert payloads(await read_all(await opened(folder=copy), "t")) == sent
+
+
 async def test_a_failed_removal_leaves_the_topic(opened: Opener):
     disk = SimDisk()
     engine = await opened(files=disk)

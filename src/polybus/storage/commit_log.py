@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -167,7 +168,11 @@ class CommitLog:
         Its blocks are written, not only reserved: the first write into a reserved block changes the file system's own
         records, which made each sync take two to three times as long where it was measured.
         """
-        path = self._folder / f"spare-{self._number}.log"
+        # A name nobody has: the spare before it may be on its way to become the log's next file at this moment, and
+        # opened under its old name it would be written with zeros under its new one.
+        taken = self._files.names(self._folder)
+        number = next(n for n in count(1) if f"spare-{n}.log" not in taken)
+        path = self._folder / f"spare-{number}.log"
         file = self._files.open(path, create=True)
         try:
             file.allocate(self._file_bytes)

@@ -166,7 +166,7 @@ class Verification:
                     replay(state, entry, frame.sequence, meta)
         except CorruptRecord as exc:
             self.found.add(exc)
-        # Those that were declared since the last checkpoint are topics too, and records that wait for the mover records.
+        # Topics declared since the last checkpoint count too, and so do records that wait for the mover.
         self.found.topics = len(state.topics)
         for topic in state.topics.values():
             for item in topic.items:
