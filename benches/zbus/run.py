@@ -3,7 +3,8 @@
 The real 0.9.0 server, which never syncs, and polybus, which syncs before every acknowledgement, run at once and take
 turns under the same load, so that what else the machine does meets both. A short round goes before the others and is
 not counted: the real server's code is compiled while it runs. Rates are medians over the rounds; the ratio is formed
-within each round, where the two ran next to each other.
+within each round, where the two ran next to each other. A loop in C that only answers stands beside them where they
+consume: what one thread could reach at most.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ HERE: Final = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from tests.interop.zbus.build import build_peer, cache  # noqa: E402
-from tests.interop.zbus.parts import Server, start_polybus, start_real  # noqa: E402
+from tests.interop.zbus.parts import Server, free_port, start_polybus, start_real  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Run:
     p99_us: float
     cpu_us: float
     cpu_share: float
+    load_share: float
+    """Cores that the generator took: near one, it is the generator that is measured."""
 
 
 @dataclass
@@ -73,6 +76,8 @@ class Target:
     server: Server
     runs: dict[str, list[Run]] = field(default_factory=dict)
     rss: int = 0
+    stores: bool = True
+    """Whether it has topics."""
 
     @property
     def pid(self) -> int:
@@ -89,11 +94,16 @@ class Target:
         self.rss = max(self.rss, int(line.split()[1]))
 
 
-def build_load() -> Path:
-    """The load generator."""
-    program = cache() / "zbus-load"
-    subprocess.run(["cc", "-O2", "-o", str(program), str(HERE / "load.c")], check=True)
+def build(name: str) -> Path:
+    """A program in C of this folder."""
+    program = cache() / f"zbus-{name}"
+    subprocess.run(["cc", "-O2", "-o", str(program), str(HERE / f"{name}.c")], check=True)
     return program
+
+
+def start_floor(folder: Path) -> Server:
+    address = f"127.0.0.1:{free_port()}"
+    return Server(address, [str(build("floor")), address.partition(":")[2]], folder)
 
 
 def load(program: Path, target: Target, case: Case, seconds: float, topic: str) -> dict[str, float]:
@@ -109,8 +119,9 @@ def load(program: Path, target: Target, case: Case, seconds: float, topic: str) 
 
 
 def measure(program: Path, target: Target, case: Case, seconds: float, topic: str) -> Run:
-    declare(target, topic, rpc=case.mode == "rpc")
-    if case.mode == "consume":
+    if target.stores:
+        declare(target, topic, rpc=case.mode == "rpc")
+    if target.stores and case.mode == "consume":
         load(program, target, Case("", "fill", 4, 64), FILL, topic)
     before, start = target.cpu_s(), time.monotonic()
     figures = load(program, target, case, seconds, topic)
@@ -123,6 +134,7 @@ def measure(program: Path, target: Target, case: Case, seconds: float, topic: st
         figures["p99_us"],
         used / messages * 1e6,
         used / wall,
+        figures["load_s"] / wall,
     )
 
 
@@ -139,26 +151,33 @@ def declare(target: Target, topic: str, *, rpc: bool) -> None:
 
 def table(targets: list[Target], cases: list[Case]) -> str:
     """The figures as markdown; the last target is compared with the first."""
-    lines = ["| case | server | per second | p50 | p99 | CPU µs per message | cores | ratio |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
+    lines = [
+        "| case | server | per second | p50 | p99 | CPU µs per message | cores | generator | ratio |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|---|---|")
     for case in cases:
         for target in targets:
-            runs = target.runs[case.name]
+            runs = target.runs.get(case.name)
+            if runs is None:
+                continue
             ratio = ""
             if target is not targets[0]:
                 pairs = zip(runs, targets[0].runs[case.name], strict=True)
                 ratio = f"{statistics.median(own.rate / real.rate for own, real in pairs):.2f}"
-                if case.goal:
+                if case.goal and target.stores:
                     ratio += f" (goal {case.goal})"
             middle = lambda name, of=runs: statistics.median(getattr(run, name) for run in of)  # noqa: E731
             lines.append(
                 f"| {case.name} | {target.name} | {middle('rate'):,.0f} | {middle('p50_us'):,.0f} µs "
-                f"| {middle('p99_us'):,.0f} µs | {middle('cpu_us'):.0f} | {middle('cpu_share'):.2f} | {ratio} |"
+                f"| {middle('p99_us'):,.0f} µs | {middle('cpu_us'):.0f} | {middle('cpu_share'):.2f} "
+                f"| {middle('load_share'):.2f} | {ratio} |"
             )
     for target in targets:
+        if not target.stores:
+            continue
         ratio = "" if target is targets[0] else f"{target.rss / targets[0].rss:.2f} (goal 0.5)"
         lines.append(
-            f"| memory at most | {target.name} | {target.rss / 1024:.0f} MiB | | | | | {ratio} |"
+            f"| memory at most | {target.name} | {target.rss / 1024:.0f} MiB | | | | | | {ratio} |"
         )
     return "\n".join(lines)
 
@@ -173,16 +192,17 @@ def main() -> None:
     if options.quick:
         options.rounds, options.seconds = 1, 0.5  # half a minute
     cases = [case for case in CASES if options.cases in case.name]
-    program = build_load()
+    program = build("load")
     folder = Path(tempfile.mkdtemp(prefix="zbus-bench"))
     real = Target("zbus 0.9.0", start_real(build_peer(), folder / "real"))
     own = Target("polybus", start_polybus(folder / "own"))
-    targets = [real, own]
+    floor = Target("bare loop in C", start_floor(folder / "floor"), stores=False)
+    targets = [real, own, floor]
     try:
         for number in range(options.rounds + 1):
             seconds = options.seconds if number else min(options.seconds, WARM_UP_S)
             for at, case in enumerate(cases):
-                for target in targets:
+                for target in targets if case.mode == "consume" else (real, own):
                     run = measure(program, target, case, seconds, f"Bench{number}x{at}")
                     if number:
                         target.runs.setdefault(case.name, []).append(run)

@@ -210,7 +210,7 @@ def test_requests_that_differ_in_their_id_only_are_told_apart_from_those_that_do
     texts = [ident.strip().decode() for ident in ids]
     expected = [*((text, b"ab") for text in texts), ("6", b""), ("7", b"ab"), *([("8", b"")] * 3)]
     expected += [("9", b"\r\n\r\nid: 3\r\n")]
-    for splits in ([], range(1, len(data)), range(1, len(data), 7)):
+    for splits in (range(0), range(1, len(data)), range(1, len(data), 7)):
         served = serve()
         served.peer.send(data, splits)
         assert [(r.id, r.body) for r in served.echo.taken] == expected
