@@ -367,6 +367,8 @@ async def test_a_restart_of_redis_in_mid_traffic_loses_nothing(world: World, tmp
         twin.redis_server = EmbeddedRedis(tmp_path / f"redis-{twin.number}", port)
         await twin.redis_server.start()
         assert twin.redis_server.url.port == port
+    # Until then a twin refuses what others post to it, which their callers are told.
+    await until(lambda: one.room.redis.connected and two.room.redis.connected)
     for _ in rets:
         await two.reply(await two.request())
     for ret in rets:

@@ -70,11 +70,13 @@ class Intake:
                 first, *rest = await connection.run(*self._commands)
             except RedisLost:
                 return served
-            if isinstance(first, Exception):
+            refused = isinstance(first, Exception)
+            # Who is refused the first may still be given the others: what left the queue must not be lost.
+            self._hand_out(None if refused else first, rest)
+            if refused:
                 log.warning("Redis does not give out messages: %s", first)
                 return served
             served = True
-            self._hand_out(first, rest)
 
     def _hand_out(self, first: Any, rest: list[Any]) -> None:
         for (queue, take), found in zip(self._queues.items(), rest, strict=True):
