@@ -53,7 +53,7 @@ def test_without_spark_the_extra_is_named(monkeypatch):
         ("traffic --lake x --lateness 0s", "'--lateness': '0s' is no time at all"),
         ("latency calls --lake x --patience=-1s", "'--patience': '-1s'"),
         ("replay a b --since yesterday", "'--since': 'yesterday' is not a time"),
-        ("report x.html --until 12h", "'--until': '12h' is not a time"),
+        ("report x.html --until 12x", "'--until': '12x' is not a time"),
         ("replay a b --rate -1", "'--rate': -1.0 is not in the range"),
         ("archive a --lake x --max-rows 0", "'--max-rows': 0 is not in the range"),
     ],
