@@ -1,9 +1,9 @@
-"""The outgoing side of one connection: writes are coalesced, queues are bounded, a stalled peer is noticed.
+"""The outgoing side of one connection: queues are bounded, a stalled peer is noticed.
 
-The event loop's transport already joins all writes of one loop turn into one system call, so the outbox adds only the
-bounds. Invariants: `write` (replies, acknowledgements) is never refused; `offer` (calls, publications) is
-refused once this
-peer's queue is over its total or over the sender's share of it, so that a full target never pauses its callers.
+A write to a peer that keeps up is a system call of its own, so rooms join what one batch of input has for a peer before
+they come here. Invariants: `write` (replies, acknowledgements) is never refused; `offer` (calls, publications) is
+refused once this peer's queue is over its total or over the sender's share of it, so that a full target never pauses
+its callers.
 """
 
 from __future__ import annotations

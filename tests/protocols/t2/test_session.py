@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -184,6 +185,21 @@ def test_a_slow_subscriber_loses_and_nobody_waits(make_bus):
     slow.tap.unstick()
     assert len(slow.messages()) == counts.count(2)
     assert slow.connection.session.traffic.dropped == counts.count(1)
+
+
+def test_a_slow_subscriber_is_disconnected_where_the_operator_says_so(make_bus):
+    few = Bounds(pending_bytes=4000, share_bytes=2000, high_water=1000)
+    bus = make_bus(bounds=replace(few, slow_subscriber="disconnect"))
+    slow, quick, writer = bus.client(), bus.client(), bus.client()
+    for client in (slow, quick):
+        client.topic("Sub", "a")
+        client.received()
+    slow.tap.stuck = True
+    for _ in range(30):
+        writer.payload("Pub", "a", b"x" * 400)
+    assert slow.closed
+    assert not quick.closed
+    assert len(quick.messages()) == 30
 
 
 # -- requests --

@@ -8,6 +8,7 @@ no topic that the real client would stop at is ever sent to it.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Final
 
 from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
@@ -104,10 +105,17 @@ class T2Party(Endpoint):
 
     def offer(self, frame: bytes, sender: Endpoint) -> bool:
         """Send to a party that does not keep up: False when the sender's share of its queue is used up."""
+        return self._offer(frame, sender, self.outbox.offer)
+
+    def offer_publication(self, frame: bytes, sender: Endpoint) -> bool:
+        """The same for what nobody waits for, which may cost the party its connection."""
+        return self._offer(frame, sender, self.outbox.offer_publication)
+
+    def _offer(self, frame: bytes, sender: Endpoint, offer: Callable[[bytes, int], bool]) -> bool:
         if self.queue:
             self.room.waiting.remove(self)
             self.write_queue()
-        if not self.outbox.offer(frame, sender.id):
+        if not offer(frame, sender.id):
             self.traffic.dropped += 1
             return False
         self.traffic.messages_out += 1
@@ -226,7 +234,7 @@ class T2Party(Endpoint):
             self.traffic.dropped += 1
             return False
         frame = frame_head(self.room.take_id(), len(content)) + content
-        return self.offer(frame, publication.publisher)
+        return self.offer_publication(frame, publication.publisher)
 
     def hold_input(self, held: bool) -> None:
         self.outbox.throttle(held)

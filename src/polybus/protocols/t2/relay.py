@@ -270,7 +270,7 @@ def publish(session: T2Session, route: Route, content: bytes, message_id: bytes)
         )
         number = number + 1 & 0xFFFFFFFF
         if target.outbox.congested:
-            if not target.offer(head + content, session):
+            if not target.offer_publication(head + content, session):
                 continue
         else:
             queue = target.queue
