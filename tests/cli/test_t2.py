@@ -98,6 +98,12 @@ def test_names_are_kept_in_the_originals_file(home):
     assert Place("name", "lab").resolve() == Place("unix", "/run/bus")
 
 
+def test_an_address_may_be_copied_from_the_lines_that_a_node_prints():
+    assert parse_place("tcp://127.0.0.1:15555") == Place("tcp", "127.0.0.1:15555")
+    assert parse_place("unix:///run/bus") == Place("unix", "///run/bus")  # the same file
+    assert parse_place("http://127.0.0.1") is None
+
+
 def test_what_is_not_registered_is_an_error(home):
     with pytest.raises(NotReachable, match="Name is not registered: nobody"):
         run("sub", "string/a", "name:nobody")

@@ -46,7 +46,11 @@ class Place:
 def parse_place(text: str) -> Place | None:
     """The place that an address means; None if it is no address."""
     found = _ADDRESS.fullmatch(text)
-    return Place(found[1], found[2]) if found else None
+    if found is None:
+        return None
+    kind, where = found[1], found[2]
+    # A node prints its listeners as URLs, and no host begins with slashes.
+    return Place(kind, where.removeprefix("//") if kind == "tcp" else where)
 
 
 def registered() -> list[tuple[str, Place]]:
