@@ -304,6 +304,21 @@ def test_a_connection_is_closed(browser, node):
         page.locator("td.name", has_text=peer).wait_for(state="detached")
 
 
+def test_a_button_stays_under_the_pointer_while_the_numbers_beside_it_change(browser, node):
+    with opened(browser, "desktop") as page:
+        page.goto(f"{node}/#/connections")
+        page.get_by_label("Protocol").select_option("t2")
+        page.locator("tbody tr").nth(1).wait_for()
+        row = page.locator("tbody tr").last
+        age = row.locator("td[data-label=Age]").inner_text()
+        button = row.get_by_role("button").element_handle()
+        page.wait_for_function(
+            "([row, age]) => row.querySelector('td[data-label=Age]').innerText !== age",
+            arg=[row.element_handle(), age],
+        )
+        assert button.evaluate("button => button.isConnected")
+
+
 def test_the_keyboard_reaches_everything(browser, node):
     with opened(browser, "desktop") as page:
         go(page, node, "overview")

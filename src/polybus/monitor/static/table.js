@@ -107,14 +107,15 @@ export class Table {
     for (const row of items) {
       const key = String(this.options.key(row));
       const text = JSON.stringify(row);
-      const old = this.rows.get(key);
-      fresh.set(key, old && old.text === text ? old : { text, node: this.makeRow(key, row) });
+      const kept = this.rows.get(key) ?? { text, row, node: this.makeRow(key, row) };
+      if (kept.text !== text) this.renew(kept, text, row);
+      fresh.set(key, kept);
     }
     const nodes = [...fresh.values()].map((each) => each.node);
     const same = nodes.length === this.body.children.length && nodes.every((n, i) => n === this.body.children[i]);
     if (!same) this.body.replaceChildren(...nodes);
     this.rows = fresh;
-    if (held && !same) {
+    if (held && !this.body.contains(document.activeElement)) {
       const row = fresh.get(held[0])?.node;
       (row?.querySelector(`[data-act="${held[1]}"]`) ?? row?.querySelector("a, button"))?.focus();
     }
@@ -139,6 +140,16 @@ export class Table {
   emptyText(total) {
     if (!total) return this.options.empty();
     return h("div", { class: "empty" }, h("strong", null, "Nothing matches"), h("span", null, "Change the search or the filter above."));
+  }
+
+  // Only the cells that changed: a button that is replaced while it is pressed is never clicked.
+  renew(kept, text, row) {
+    kept.text = text;
+    Object.assign(kept.row, row); // what its buttons do, they do to the row as it is now
+    const cells = [...this.makeRow(kept.node.dataset.key, kept.row).cells];
+    [...kept.node.cells].forEach((cell, i) => {
+      if (!cell.isEqualNode(cells[i])) cell.replaceWith(cells[i]);
+    });
   }
 
   makeRow(key, row) {
