@@ -108,10 +108,9 @@ class Endpoint:
     def deliver_call(self, call: Call) -> None:
         """Pass a call to the service behind this endpoint.
 
-        If `call.wire` is this endpoint's wire, `call.frame` goes out with only those fields changed that the
-        wire obliges
-        the server to set. Otherwise the room translates name, payload and headers. The answer comes back through
-        `Router.reply`. A call that cannot be passed on is answered at once with a failure reply.
+        If `call.wire` is this endpoint's wire, `call.frame` goes out with only those fields changed that the wire
+        obliges the server to set. Otherwise the room translates name, payload and headers. The answer comes back
+        through `Router.reply`. A call that cannot be passed on is answered at once with a failure reply.
         """
         raise NotImplementedError
 

@@ -61,8 +61,7 @@ class GroupState:
     """The durable part of a group.
 
     Everything below `floor` is done. `done` holds offsets at or above the floor that are done out of order,
-    `attempts` how
-    often an undone offset at or above the floor has been delivered.
+    `attempts` how often an undone offset at or above the floor has been delivered.
     """
 
     name: str
@@ -220,8 +219,8 @@ class Engine(Protocol):
         self, topic: str, sink: str, batch: int, tickets: Sequence[str]
     ) -> int:
         """Make staged chunks visible atomically and in order; the first offset. A repeat of (sink, batch) does
-        nothing and
-        returns the offset of the first time. Batches of a sink rise: one below the last is taken for a repeat.
+        nothing and returns the offset of the first time. Batches of a sink rise: one below the last is taken for a
+        repeat.
         """
 
     # -- other nodes ------------------------------------------------------------------------------------------

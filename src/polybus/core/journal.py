@@ -26,9 +26,8 @@ from polybus.model.journal import VERSION, Kind
 from polybus.model.message import Status
 from polybus.model.name import MAX_NAME_BYTES
 
-BATCH: Final = (
-    3072  # rows that go together: with those of one more batch of input they still fit a chunk
-)
+# Rows that go together: with those of one more batch of input they still fit a chunk
+BATCH: Final = 3072
 MAX_WAITING: Final = 1 << 17  # rows handed over and not stored: beyond it they are dropped
 MAX_DRIFT_US: Final = 1_000_000  # so far may the wall clock go away from ours before we follow it
 OWN_TOPICS: Final = "polybus."

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from polybus.core.journal import Journal
     from polybus.core.watch import Watch
 
-MAX_OPEN_CALLS: Final = (
-    65536  # of one caller; what would wait beyond that costs memory and helps nobody
-)
+# Of one caller; what would wait beyond that costs memory and helps nobody
+MAX_OPEN_CALLS: Final = 65536
 
 
 class Router:

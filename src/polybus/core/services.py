@@ -1,9 +1,8 @@
 """Who answers which name.
 
 Each wire has its own namespace with its own spelling; every registration that has a shared name also stands in the
-shared one (DESIGN 3, "native first, bridge second"). Invariant: `epoch` changes with every change of any of
-them, so a route
-that was found under the present epoch is still right.
+shared one (DESIGN 3, "native first, bridge second"). Invariant: `epoch` changes with every change of any of them, so
+a route that was found under the present epoch is still right.
 """
 
 from __future__ import annotations

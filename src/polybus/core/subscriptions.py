@@ -12,14 +12,12 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from polybus.model.pattern import ANY, ONE, has_wildcard
 
-MAX_CACHED_TOPICS: Final = (
-    4096  # topics are few where traffic is heavy; a scan over many must not grow memory
-)
+# Topics are few where traffic is heavy; a scan over many must not grow memory
+MAX_CACHED_TOPICS: Final = 4096
 MAX_CACHED_LENGTH: Final = 1024  # characters of a topic; nobody's usual topic is longer
 MAX_CACHED_RECIPIENTS: Final = 1 << 18  # 2 MiB of references over all cached topics
-FORGOTTEN_SINGLY: Final = (
-    64  # patterns of one who goes; for more it is cheaper to forget every topic
-)
+# Patterns of one who goes; for more it is cheaper to forget every topic
+FORGOTTEN_SINGLY: Final = 64
 
 S = TypeVar("S", bound=Hashable)
 

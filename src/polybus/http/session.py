@@ -28,9 +28,8 @@ _ID: Final = b"\r\nid: "
 CLOSE: Final = {"connection": "close"}
 MAX_HEADS: Final = 256  # kept per connection; a client with more kinds of requests gains nothing
 MAX_ID: Final = 64  # bytes; a longer one is looked for in the whole head, which is bounded
-SMALL_HEAD: Final = (
-    512  # of programs that send one kind of request; browsers' heads are larger and vary
-)
+# Of programs that send one kind of request; browsers' heads are larger and vary
+SMALL_HEAD: Final = 512
 
 
 class HttpSession:

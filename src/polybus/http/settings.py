@@ -19,9 +19,8 @@ class HttpSettings:
     max_headers: int = 256
     max_body: int = 32 * MIB  # as the stock Zbus server (protocol page §1)
     max_pipelined: int = 128  # ordered requests of one connection that wait for their answers
-    request_timeout: float = (
-        30.0  # from the first byte of a head to its last, and between parts of a body
-    )
+    # From the first byte of a head to its last, and between parts of a body
+    request_timeout: float = 30.0
     idle_timeout: float = 300.0  # as the stock Zbus server (protocol page §1)
     origins: tuple[str, ...] = ()  # other origins whose pages may change things; "*" is all
     hosts: frozenset[str] = field(default=frozenset({"localhost"}))

@@ -44,9 +44,8 @@ MAGIC: Final = b"PBCK"
 VERSION: Final = 1
 HEADER_BYTES: Final = 80
 PLAIN_OVERHEAD: Final = 12  # what a record takes beside its payload: a time and an end
-MAX_RECORDS: Final = (
-    4096  # a batch that Arrow and Spark like, and small enough to decode for one record
-)
+# A batch that Arrow and Spark like, and small enough to decode for one record
+MAX_RECORDS: Final = 4096
 MAX_BYTES: Final = (
     1 << 20
 )  # a chunk ends once it is this large; one larger record makes a chunk alone
@@ -56,9 +55,8 @@ _HEADER: Final = struct.Struct("<4sBBHIIQqqIIIIIIIIII")
 _CHECKED: Final = struct.Struct("<IQqqIIIIIIIIII")
 _PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 
-LONG_RUN: Final = (
-    8  # records with the same headers from which on it pays not to count them one by one
-)
+# Records with the same headers from which on it pays not to count them one by one
+LONG_RUN: Final = 8
 
 Buffer = bytes | bytearray | memoryview
 

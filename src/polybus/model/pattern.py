@@ -14,9 +14,8 @@ from polybus.model.name import MAX_NAME_BYTES, MAX_SEGMENTS
 ONE: Final = "*"
 ANY: Final = "**"
 END: Final = "/"  # no segment of any text, not even of a wire's own spelling that is no name
-MAX_WILDCARDS: Final = (
-    16  # bounds the states a matcher can be in at one segment (protocol page T2 §5)
-)
+# Bounds the states a matcher can be in at one segment (protocol page T2 §5)
+MAX_WILDCARDS: Final = 16
 
 
 def has_wildcard(text: str) -> bool:

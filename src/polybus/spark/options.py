@@ -19,9 +19,8 @@ from polybus.spark.link import Place
 from polybus.transports.url import Address, parse_address
 
 DEFAULT_URL: Final = "polybus://127.0.0.1:15555"
-ROWS_PER_PARTITION: Final = (
-    500_000  # some hundred ms of work: many tasks, and their start is no matter
-)
+# Some hundred ms of work: many tasks, and their start is no matter
+ROWS_PER_PARTITION: Final = 500_000
 
 Position = str | int
 """An offset, "earliest", "latest", or a time as "@" and milliseconds."""

@@ -10,9 +10,8 @@ from typing import Final
 
 from polybus.storage.topic_log import TopicLog, item_times_ms
 
-SHARE: Final = (
-    4  # a topic with a bound keeps at least so many segments within it, so that it is met closely
-)
+# A topic with a bound keeps at least so many segments within it, so that it is met closely
+SHARE: Final = 4
 MIN_SEGMENT_BYTES: Final = 64 << 10
 
 

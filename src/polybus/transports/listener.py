@@ -26,9 +26,8 @@ ACCEPTS_PER_TURN: Final = 64  # so that a storm of connections does not starve t
 BACKLOG: Final = 1024
 ACCEPT_PAUSE: Final = 1.0  # seconds; after running out of file descriptors
 HANDSHAKE_TIMEOUT: Final = 10.0
-TLS_HANDSHAKE: Final = (
-    0x16  # first byte of every TLS connection; no other wire of ours begins with it
-)
+# First byte of every TLS connection; no other wire of ours begins with it
+TLS_HANDSHAKE: Final = 0x16
 
 
 class Listener:

@@ -16,9 +16,8 @@ class Session(Protocol):
     """What a connection calls. All calls come from the event loop, never nested, in this order:
 
     `connection_made` once; then any number of `data_received` and `tick`; `eof_received` at most once;
-    `connection_lost` once,
-    after which nothing else comes. A `RemoteProtocolError` raised by `data_received` or `eof_received` closes the
-    connection, and is counted and logged once with its text.
+    `connection_lost` once, after which nothing else comes. A `RemoteProtocolError` raised by `data_received` or
+    `eof_received` closes the connection, and is counted and logged once with its text.
     """
 
     def connection_made(self, outbox: Outbox) -> None:

@@ -13,9 +13,8 @@ from polybus.errors import RemoteProtocolError
 from polybus.transports.connection import Connection, SessionFactory
 from polybus.transports.outbox import Outbox
 
-MAX_HEAD: Final = (
-    64  # no room needs more than 8 bytes; a peer that is still undecided then is none of ours
-)
+# No room needs more than 8 bytes; a peer that is still undecided then is none of ours
+MAX_HEAD: Final = 64
 
 
 @dataclass(frozen=True, slots=True)

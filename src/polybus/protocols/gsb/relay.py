@@ -1,10 +1,8 @@
 """The hot loop: calls, replies and broadcasts between clients of the current framing, forwarded without decoding.
 
-Only frames in canonical field order whose last field ends exactly at the frame's end are handled here;
-everything else
-goes to `session.take`, which parses in full. Invariant: for every input the two ways give the same result.
-Consecutive
-frames for one peer travel as one slice, and each peer gets one write per read batch.
+Only frames in canonical field order whose last field ends exactly at the frame's end are handled here; everything
+else goes to `session.take`, which parses in full. Invariant: for every input the two ways give the same result.
+Consecutive frames for one peer travel as one slice, and each peer gets one write per read batch.
 
 Plain typed Python which Cython also compiles (`relay.pxd` has the C types): no closures, no generators.
 """
@@ -23,9 +21,8 @@ CALL_TAG = 0x32
 REPLY_TAG = 0x3A
 BROADCAST_TAG = 0x62
 
-MAX_REQUEST_ID = (
-    1024  # the real client's have 16; they stay in memory as long as their calls are open
-)
+# The real client's have 16; they stay in memory as long as their calls are open
+MAX_REQUEST_ID = 1024
 MAX_TEMPLATES = 256  # per connection; a mix of more sizes than this gains nothing from them
 
 
@@ -41,9 +38,8 @@ class Route:
 
 
 CallTemplate = tuple[int, int, bytes, int, Route, "dict[bytes, GsbParty]"]
-"""What follows from the first bytes of a call, up to its request id: frame length, end of the id, the bytes
-between id and
-data, their end, the route and the service's table of pending calls."""
+"""What follows from the first bytes of a call, up to its request id: frame length, end of the id, the bytes between
+id and data, their end, the route and the service's table of pending calls."""
 
 ReplyTemplate = tuple[int, int, bytes, int]
 
@@ -51,9 +47,8 @@ ReplyTemplate = tuple[int, int, bytes, int]
 def relay(session: GsbSession, data: bytes) -> int:
     """Handle all whole frames in `data`; the position after the last one.
 
-    Two clients that exchange messages of like shape send frames that differ in request id and data only. So
-    what a scan
-    has found out is kept under the frame's first bytes, and a frame that begins with them is not scanned again.
+    Two clients that exchange messages of like shape send frames that differ in request id and data only. So what a
+    scan has found out is kept under the frame's first bytes, and a frame that begins with them is not scanned again.
     """
     size = len(data)
     pos = 0

@@ -53,9 +53,8 @@ from polybus.transports.pieces import Pieces
 MAX_ROUTES: Final = 1024  # cached addresses per connection
 MAX_CACHED_LENGTH: Final = 1024  # bytes of an address or topic; the bound on what the caches hold
 
-MAX_INSTANCE_ID: Final = (
-    1024  # bytes; both real sides send 16, any length is taken (protocol page §4)
-)
+# Bytes; both real sides send 16, any length is taken (protocol page §4)
+MAX_INSTANCE_ID: Final = 1024
 
 UNKNOWN_ADDRESS: Final = b"endpoint address not found"
 STOPPING: Final = b"router is stopping"

@@ -42,9 +42,8 @@ CONFLICT: Final = 409
 SERVICE_FAILURE: Final = 500
 
 LEGACY_OFFSET: Final = 2
-MAX_ENVELOPE: Final = (
-    10  # bytes around the inner message: four of length, the tag, a varint of five
-)
+# Bytes around the inner message: four of length, the tag, a varint of five
+MAX_ENVELOPE: Final = 10
 MAX_KIND: Final = 15
 
 
@@ -368,9 +367,8 @@ LEGACY: Final = Framing(legacy=True)
 def tell_framing(head: bytes) -> Framing | None:
     """Which framing a client's first bytes are in; None while fewer than five are there.
 
-    Byte 5 is a protobuf tag, never 0, in the current format, and the top byte of a length below 16 MiB in the
-    legacy one
-    (protocol page §12).
+    Byte 5 is a protobuf tag, never 0, in the current format, and the top byte of a length below 16 MiB in the legacy
+    one (protocol page §12).
     """
     if len(head) < 5:
         return None

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("polybus.rmb")
 
 MAX_PENDING_BYTES: Final = 512 * 1024 * 1024  # of payloads; half of what a node's connections share
-MAX_LOOKING: Final = (
-    1000  # messages whose destinations are being looked up; the rest stays in Redis
-)
+# Messages whose destinations are being looked up; the rest stays in Redis
+MAX_LOOKING: Final = 1000
 
 
 class Local:

@@ -22,9 +22,8 @@ from polybus.errors import ConfigError
 
 DEFAULT_PORT: Final = 8051  # protocol page §1.4
 MAX_HEAD: Final = 16 * 1024
-IDLE: Final = (
-    20.0  # seconds; shorter than what servers allow, so that a kept connection is rarely dead
-)
+# Seconds; shorter than what servers allow, so that a kept connection is rarely dead
+IDLE: Final = 20.0
 CONNECT_TIMEOUT: Final = 5.0
 SERVER: Final = "polybus"  # how our own answers name their server
 PIPELINED: Final = 64  # requests behind each other on a connection; half of what our server takes
@@ -188,9 +187,8 @@ class _Connection(asyncio.Protocol):
         request = self.requests.popleft()
         self._answers += 1
         if not keep:
-            self._answers = (
-                0  # what else was sent on it has not been refused, so it is not sent again
-            )
+            # What else was sent on it has not been refused, so it is not sent again
+            self._answers = 0
             self.transport.close()
         request.answered(answer)
 

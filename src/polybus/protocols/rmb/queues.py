@@ -22,9 +22,8 @@ BACKLOG: Final = "msgbus.system.backlog"
 RETRY: Final = "msgbus.system.retry"
 COUNTER: Final = "msgbus.counter."
 PENDING: Final = "polybus.rmb.pending"
-SERVICES: Final = (
-    "polybus.rmb.services"  # sorted set: commands that handlers declare, until when (ms)
-)
+# Sorted set: commands that handlers declare, until when (ms)
+SERVICES: Final = "polybus.rmb.services"
 OWN: Final = "polybus.rmb.twin"  # whose Redis this is, for clients that ask their own twin
 PROXY_REQUEST_CMD: Final = "system.proxy.request"
 UPLOAD_CMD: Final = "msgbus.system.file.upload"

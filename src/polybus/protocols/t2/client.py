@@ -39,9 +39,8 @@ from polybus.transports.url import Address
 
 DEFAULT_PORT: Final = 4242  # in the original's source, where nothing uses it
 KEEP_ALIVE: Final = 30.0  # seconds (protocol page §8)
-REQUEST_TIMEOUT: Final = (
-    35.0  # the bus answers after 30 s at the latest; the original's may stay silent
-)
+# The bus answers after 30 s at the latest; the original's may stay silent
+REQUEST_TIMEOUT: Final = 35.0
 
 # A client never stops reading to slow itself down: a bus that waits for it to read would wait for ever.
 CLIENT_BOUNDS: Final = Bounds(pending_bytes=1024 * MiB, share_bytes=1024 * MiB)

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 MAX_BODY = 1 << 20
 MAX_TAIL = MAX_BODY - 9  # what leaves room for the longest id in front of it
 MAX_ASKED = 65536  # requests that one client waits for, as the core's calls of one caller
-SHORTEST = (
-    57  # bytes of the shortest body with a payload: everything up to its topic can be looked at
-)
+# Bytes of the shortest body with a payload: everything up to its topic can be looked at
+SHORTEST = 57
 COMPILED = not __file__.endswith(".py")
 
 ENVELOPE = b"\xa2bid"

@@ -58,9 +58,8 @@ class T2Room:
         self.journal: Journal | None = None  # the router's, as of the present batch
         self.now = 0  # the journal's time of the present batch
         self._noted = 0  # calls of it that the journal was told of
-        self._alike: tuple[Opened, T2Party, int, int] | None = (
-            None  # what the last of them was like
-        )
+        # What the last of them was like
+        self._alike: tuple[Opened, T2Party, int, int] | None = None
         self._ids: list[bytes] = []  # of the calls that were like it
         self.on_stop = on_stop
         self.stopping = False

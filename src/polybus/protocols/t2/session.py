@@ -42,14 +42,12 @@ from polybus.transports.pieces import Pieces
 # What one client makes the bus do beyond passing on is counted: walks of its topics through the subscriptions, less the
 # free part of each, and unpacking for other wires. Who has had a second's worth (50 ms or so) is read no further until
 # it is paid off, well before a client's 5 s for an Ack.
-FREE_VISITS: Final = (
-    256  # of one topic; no concrete topic needs more where subscriptions are sensible
-)
+# Of one topic; no concrete topic needs more where subscriptions are sensible
+FREE_VISITS: Final = 256
 VISITS_PER_S: Final = 200_000
 MAX_DEBT: Final = 3 * VISITS_PER_S
-UNPACKED_PER_VISIT: Final = (
-    512  # bytes that gzip brings forth meanwhile; a small frame can hold very many
-)
+# Bytes that gzip brings forth meanwhile; a small frame can hold very many
+UNPACKED_PER_VISIT: Final = 512
 
 _NO_WILDCARDS: Final = BusError("ClaimWildcardNotSupported")
 _TAKEN: Final = BusError("TopicAlreadyClaimed")
