@@ -23,5 +23,5 @@ def test_a_pipeline_prints_what_it_did_and_nothing_else(served, tmp_path):
 def test_what_is_wrong_is_one_line_without_a_word_of_java(served, tmp_path):
     args = ("archive", "nowhere", "--lake", str(tmp_path), "--once", "--url", served.url)
     done = pipeline(*args, "--master", "local[1]")
-    assert done.stderr == "polybus: no such topic: nowhere\n"
+    assert done.stderr == "polybus: no such topic: nowhere (error 1202)\n"
     assert (done.returncode, done.stdout) == (3, "")
