@@ -70,7 +70,7 @@ interop: $(BUILT)
 	@sh scripts/pytest_some.sh $(PYTEST) -m "interop and not browser" $(ARGS)
 	@$(MAKE) --no-print-directory browser spark
 
-# Needs Chromium (apt-get install chromium) and npm; draws the pictures of docs/img anew.
+# Needs Chromium (apt-get install chromium) and npm. With PICTURES=docs/img in the environment it draws those anew.
 browser: $(BUILT)
 	@$(PY) -m pip install --quiet --requirement requirements/browser.txt --requirement requirements/spark.txt
 	@sh scripts/pytest_some.sh $(PYTEST) -m browser $(ARGS)
