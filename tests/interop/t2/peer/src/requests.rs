@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use futures::future::join_all;
@@ -128,6 +128,8 @@ pub async fn request_ids(bus: &Bus) -> Result<()> {
         expect("presence", stranger.publish(&topic, &note("?")).await?, 0)
     })
     .await?;
+    // The subscription's end is told before the connection's, which nobody else is told of: it follows at once.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     expect_refusal("requester gone", server.respond::<Ask>(id, &answer("x")).await, UNKNOWN_REQUEST)
 }
 
