@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from polybus.errors import ConfigError
 from polybus.protocols.rmb.bulk import Bulk
+from polybus.protocols.rmb.intake import Intake
 from polybus.protocols.rmb.message import (
     Message,
     Unreadable,
@@ -341,3 +342,23 @@ def test_heads_of_answers():
     for digits in (b"\xb2\xb2\xb2", b"2" * 5000, b"20"):
         assert _parse_head(b"HTTP/1.1 " + digits + b" OK").status == 0
     assert _parse_head(b"HTTP/1.1 200 OK\r\ncontent-length: \xb2").length is None
+
+
+async def test_what_left_a_queue_is_kept_though_the_first_pop_of_the_batch_was_refused():
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            refused = b"-LOADING for a moment\r\n*1\r\n$4\r\nkept\r\n"
+            commands = f"\r\n{data.decode()}".count("\r\n*")
+            writer.write(refused if b"POP" in data else b"+OK\r\n" * commands)
+        writer.close()
+
+    taken: asyncio.Queue[list[bytes]] = asyncio.Queue()
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = RedisUrl("127.0.0.1", server.sockets[0].getsockname()[1])
+        intake = Intake(url, "test", Layout("rs", "left"), {"queue": taken.put_nowait})
+        running = asyncio.create_task(intake.run())
+        try:
+            assert await asyncio.wait_for(taken.get(), 10) == [b"kept"]
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
