@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = pa.schema(
     [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("key", pa.binary()),
-        ("tag", pa.string()),
-        ("headers", pa.map_(pa.string(), pa.string())),
-        ("payload", pa.binary()),
+        pa.field(name, kind, nullable=False)
+        for name, kind in (
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", tz="UTC")),
+            ("key", pa.binary()),
+            ("tag", pa.string()),
+            ("headers", pa.map_(pa.string(), pa.string())),
+            ("payload", pa.binary()),
+        )
     ]
 )
 _COUNTING: Final = pa.array(array("q", range(MAX_RECORDS)))

@@ -15,11 +15,13 @@ from polybus.spark.options import Options, parse_options
 from polybus.spark.read import BatchReader, PushingReader, StreamReader
 from polybus.spark.write import BatchWriter, StreamWriter, check_columns
 
-HEADERS: Final = "headers map<string,string>, "
+HEADERS: Final = "headers map<string,string> not null, "
+# Never null, and said so: else Spark looks twice at every value of every row whether it is.
 SCHEMA: Final = (
-    "topic string, partition int, offset bigint, timestamp timestamp, key binary, tag string, "
+    "topic string not null, partition int not null, offset bigint not null, "
+    "timestamp timestamp not null, key binary not null, tag string not null, "
     + HEADERS
-    + "payload binary"
+    + "payload binary not null"
 )
 
 
@@ -38,7 +40,10 @@ class PolybusSource(DataSource):
 
     def _check_schema(self, given: StructType) -> None:
         """Refuse columns of the user's own: what a topic has is fixed."""
-        columns = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in given.fields)
+        columns = ", ".join(
+            f"{each.name} {each.dataType.simpleString()}{'' if each.nullable else ' not null'}"
+            for each in given.fields
+        )
         if columns != self.schema():
             raise ConfigError(
                 f"schema {columns}: records have the columns {self.schema()}; read these and select from them"
