@@ -256,7 +256,9 @@ class MemoryEngine:
                 return found[:index]
         return found
 
-    async def fetch(self, topic: str, start: int, end: int, max_bytes: int) -> Slice:
+    async def fetch(
+        self, topic: str, start: int, end: int, max_bytes: int, *, verify: bool = True
+    ) -> Slice:
         raise NotImplementedError
 
     async def offset_at(self, topic: str, time_ms: int) -> int:

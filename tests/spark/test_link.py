@@ -115,9 +115,12 @@ def test_a_corrupt_chunk_is_an_error_with_its_place_and_never_a_gap(tmp_path):
         if file.is_file():
             file.write_bytes(file.read_bytes().replace(b"will be", b"WILL BE", 1))
     again = node("--listen", ANY_PORT, "--data", str(tmp_path))
-    corrupt = pytest.raises(CorruptRecord, match=r"corrupt chunk in .* at byte")
-    with again as (_, where), Link(Place(parse_url(where[0]))) as link, corrupt:
-        list(link.fetch("t", 0, 100))
+    with again as (_, where), Link(Place(parse_url(where[0]))) as link:
+        (unverified,) = link.fetch("t", 0, 100)
+        with pytest.raises(CorruptRecord, match="the body's checksum"):
+            parse_chunk(unverified)
+        with pytest.raises(CorruptRecord, match=r"corrupt chunk in .*\.seg at byte 64"):
+            list(link.fetch("t", 0, 100, verify=True))
 
 
 def test_an_address_without_a_node_is_refused_at_once():

@@ -10,6 +10,7 @@ import pytest
 
 from polybus.core.engine import GroupState, TopicOptions
 from polybus.errors import CorruptRecord, FormatTooNew, StorageError
+from polybus.model.chunk import parse_chunk
 from polybus.model.clock import ManualClock
 from polybus.model.record import NewRecord
 from polybus.storage.checkpoint import Changes, Checkpoint, Meta
@@ -177,8 +178,37 @@ async def test_a_damaged_chunk_is_reported_and_hides_no_other(opened: Opener, tm
             assert (caught.value.segment, caught.value.position) == (path.name, positions[1]), what
             with pytest.raises(CorruptRecord):
                 await engine.fetch("t", start, 40, 9999)
+        # Who verifies bodies by himself gets them as they are, and never what has no header.
+        if what == "header":
+            for start in (0, 19):
+                with pytest.raises(CorruptRecord) as caught:
+                    await fetched(engine, start)
+                assert (caught.value.segment, caught.value.position) == (path.name, positions[1])
+            sound = [*await fetched(engine, 0, 10), *await fetched(engine, 20)]
+        else:
+            sound = await fetched(engine, 0)
+            with pytest.raises(CorruptRecord):
+                parse_chunk(sound.pop(1))
+        assert [parse_chunk(chunk).base for chunk in sound] == [0, 20, 30]
         await engine.stop()
         path.write_bytes(whole)
+
+
+async def fetched(engine: EmbeddedEngine, start: int, end: int = 40) -> list[bytes | memoryview]:
+    """Chunks of one unverified fetch."""
+    return list((await engine.fetch("t", start, end, 9999, verify=False)).chunks)
+
+
+async def test_a_fetch_stops_where_it_has_enough(opened: Opener):
+    engine = await opened()
+    await engine.declare("t", TopicOptions())
+    for _ in range(4):
+        await put(engine, "t", *[bytes(90)] * 10)
+        await engine.move_all()
+    size = len((await fetched(engine, 0))[0])
+    for end, most, last in ((40, 1, 10), (40, size + 1, 20), (11, 9999, 11), (10, 9999, 10)):
+        part = await engine.fetch("t", 5, end, most, verify=False)
+        assert (part.first, part.next) == (5, last)
 
 
 async def test_a_missing_segment_is_reported(opened: Opener, tmp_path: Path):

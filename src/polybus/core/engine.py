@@ -187,9 +187,11 @@ class Engine(Protocol):
             NoSuchTopic, OutOfRange (start below `first` or above `end`), CorruptRecord.
         """
 
-    async def fetch(self, topic: str, start: int, end: int, max_bytes: int) -> Slice:
+    async def fetch(
+        self, topic: str, start: int, end: int, max_bytes: int, *, verify: bool = True
+    ) -> Slice:
         """The same as encoded chunks, for readers elsewhere. A chunk may begin before `start` or go past
-        `end`: readers cut."""
+        `end`: readers cut. Without `verify` the checksums of the chunks' bodies are theirs to look at."""
 
     async def offset_at(self, topic: str, time_ms: int) -> int:
         """The first offset whose record time is at or after `time_ms`; `end` when there is none."""

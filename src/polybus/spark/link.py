@@ -135,11 +135,20 @@ class Link:
         return self._patiently(once)
 
     def fetch(
-        self, topic: str, start: int, end: int, max_bytes: int = FETCH_BYTES
+        self,
+        topic: str,
+        start: int,
+        end: int,
+        max_bytes: int = FETCH_BYTES,
+        *,
+        verify: bool = False,
     ) -> Iterator[memoryview]:
         """The encoded chunks that hold offsets `start` to `end`; the first and last may hold more.
 
         The next request is under way while the caller works on what the last one brought.
+
+        Args:
+            verify: the node looks at the checksums of bodies, which are the caller's to look at anyway.
 
         Raises:
             OutOfRange, NoSuchTopic, CorruptRecord; PeerUnavailable once patience is over.
@@ -147,7 +156,8 @@ class Link:
         at, asked = start, 0
 
         def send() -> int:
-            return self._send(FETCH, topic, {"start": at, "end": end, "max_bytes": max_bytes})
+            wanted = {"start": at, "end": end, "max_bytes": max_bytes, "verify": verify}
+            return self._send(FETCH, topic, wanted)
 
         def receive() -> Answer:
             nonlocal asked

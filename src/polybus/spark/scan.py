@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from polybus.errors import OutOfRange
-from polybus.model.chunk import parse_chunk
+from polybus.errors import CorruptRecord, OutOfRange
+from polybus.model.chunk import ChunkView, parse_chunk
 from polybus.spark.link import Link, Place
 from polybus.spark.offsets import Range
 
@@ -56,7 +56,7 @@ def read_range(
         while start < piece.end:
             try:
                 for chunk in link.fetch(piece.topic, start, piece.end):
-                    view = parse_chunk(chunk, f"topic {piece.topic}")
+                    view = _verified(link, piece.topic, start, chunk)
                     batch = view.to_arrow(piece.topic, start, piece.end)
                     start = min(view.header.end, piece.end)
                     yield batch if include_headers else batch.drop_columns(["headers"])
@@ -64,3 +64,16 @@ def read_range(
                 if fail_on_data_loss or exc.first <= start:
                     raise
                 start = exc.first
+
+
+def _verified(link: Link, topic: str, start: int, chunk: memoryview) -> ChunkView:
+    """The chunk that holds `start`.
+
+    Raises:
+        CorruptRecord: as the node says it, which knows the file and the place.
+    """
+    try:
+        return parse_chunk(chunk)
+    except CorruptRecord:
+        again = next(link.fetch(topic, start, start + 1, verify=True))
+        return parse_chunk(again, f"topic {topic}")

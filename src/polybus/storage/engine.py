@@ -370,8 +370,10 @@ class EmbeddedEngine:
     ) -> Sequence[Record]:
         return await self._reader.read(self._state.log(topic), start, max_records, max_bytes)
 
-    async def fetch(self, topic: str, start: int, end: int, max_bytes: int) -> Slice:
-        return await self._reader.fetch(self._state.log(topic), start, end, max_bytes)
+    async def fetch(
+        self, topic: str, start: int, end: int, max_bytes: int, *, verify: bool = True
+    ) -> Slice:
+        return await self._reader.fetch(self._state.log(topic), start, end, max_bytes, verify)
 
     async def offset_at(self, topic: str, time_ms: int) -> int:
         return await self._reader.offset_at(self._state.log(topic), time_ms)

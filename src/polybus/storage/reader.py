@@ -1,7 +1,8 @@
 """Reading a topic: from memory where it can be, else from segments and staged chunks, in threads.
 
 Invariant: nothing at or above the high-water offset `end` is ever handed out, and a chunk whose
-checksum does not match is an error, never a gap.
+checksum does not match is an error, never a gap. Those who fetch may look at the checksums of
+bodies themselves.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
@@ -22,7 +23,7 @@ from polybus.model.ends import ends_of
 from polybus.model.record import NewRecord, Record
 from polybus.storage.files import Files, storage_error
 from polybus.storage.recovery import read_staged
-from polybus.storage.segment import Segment, load_index, read_chunk
+from polybus.storage.segment import Segment, load_index, read_chunk, read_run
 from polybus.storage.topic_log import (
     Gathered,
     Item,
@@ -100,18 +101,22 @@ class Reader:
             found = cut_records(view, start - view.header.base, max_records, max_bytes)
         return found
 
-    async def fetch(self, log: TopicLog, start: int, end: int, max_bytes: int) -> Slice:
+    async def fetch(
+        self, log: TopicLog, start: int, end: int, max_bytes: int, verify: bool
+    ) -> Slice:
         """See `Engine.fetch`."""
         check_range(log, start)
         end = min(end, log.end)
         chunks: list[bytes | memoryview] = []
         at, total = start, 0
         while at < end and (not chunks or total < max_bytes):
+            room = max_bytes - total
             if log.bases and at >= log.bases[0]:
-                room = max_bytes - total
                 more = await self._encode_tail(log, log.visible(at, end), at, room)
-            else:
+            elif verify:
                 more = [await self._view_at(log, at)]
+            else:
+                more = await self._views_at(log, at, partial(self._run_in, end, room))
             for view in more:
                 chunks.append(view.raw)
                 total += view.header.length
@@ -147,15 +152,24 @@ class Reader:
 
     async def _view_at(self, log: TopicLog, start: int) -> ChunkView:
         """The chunk that holds `start`, from cache, segment or staging file."""
+        return (await self._views_at(log, start, self._view_in))[0]
+
+    async def _views_at(
+        self,
+        log: TopicLog,
+        start: int,
+        read: Callable[[TopicLog, Segment, int], Awaitable[list[ChunkView]]],
+    ) -> list[ChunkView]:
+        """The chunk that holds `start`, and what `read` finds behind it where that is a segment."""
         while True:
             check_range(log, start)
             if log.bases and start >= log.bases[0]:
-                return (await self._encode_tail(log, log.visible(start, start + 1), start, 0))[0]
+                return await self._encode_tail(log, log.visible(start, start + 1), start, 0)
             segment = segment_at(log, start)
             if segment is None:
                 raise CorruptRecord(log.folder.name, 0, f"no segment holds offset {start}")
             try:
-                return await self._view_in(log, segment, start)
+                return await read(log, segment, start)
             except FileNotFoundError as exc:
                 # Merged or trimmed while we were on the way: look again, unless it really is gone.
                 if segment_at(log, start) is segment:
@@ -173,7 +187,7 @@ class Reader:
                 raise CorruptRecord(str(exc.filename), 0, "the staged chunk is gone") from exc
             return [await self._view_at(log, start)]
 
-    async def _view_in(self, log: TopicLog, segment: Segment, start: int) -> ChunkView:
+    async def _view_in(self, log: TopicLog, segment: Segment, start: int) -> list[ChunkView]:
         await self._load_index(segment)
         assert segment.index is not None
         number = segment.find(start)
@@ -181,7 +195,15 @@ class Reader:
         if view is None or start >= view.header.end:
             view = await self._run(lambda: read_chunk(self._files, segment, number))
             self._cache.put(log.id, view)
-        return view
+        return [view]
+
+    async def _run_in(
+        self, end: int, max_bytes: int, log: TopicLog, segment: Segment, start: int
+    ) -> list[ChunkView]:
+        # Past the cache: who reads all of a topic leaves it to those who follow the end.
+        await self._load_index(segment)
+        number = segment.find(start)
+        return await self._run(partial(read_run, self._files, segment, number, end, max_bytes))
 
     async def _load_index(self, segment: Segment) -> None:
         while segment.index is None:

@@ -145,11 +145,47 @@ def read_chunk(files: Files, segment: Segment, number: int) -> ChunkView:
         CorruptRecord: naming the segment and the position.
     """
     assert segment.index is not None
-    position, length = segment.index.positions[number], segment.index.lengths[number]
-    if length == 0:
+    position, data = _read(files, segment, number, number + 1)
+    return parse_chunk(data, segment.path.name, position)
+
+
+def read_run(
+    files: Files, segment: Segment, number: int, end: int, max_bytes: int
+) -> list[ChunkView]:
+    """Chunks from `number` on up to offset `end`, until `max_bytes` are there, in one read; the index must be there.
+
+    The checksums of their bodies are for those to verify who asked for them.
+
+    Raises:
+        CorruptRecord: naming the segment and the position.
+    """
+    index = segment.index
+    assert index is not None
+    stop, total = number, 0
+    while stop < len(index.bases) and index.bases[stop] < end and total < max_bytes:
+        total += index.lengths[stop]
+        stop += 1
+    stop = max(stop, number + 1)
+    begin, data = _read(files, segment, number, stop)
+    views = []
+    for position, length in zip(
+        index.positions[number:stop], index.lengths[number:stop], strict=True
+    ):
+        part = memoryview(data)[position - begin : position - begin + length]
+        views.append(parse_chunk(part, segment.path.name, position, verify=False))
+    return views
+
+
+def _read(files: Files, segment: Segment, number: int, stop: int) -> tuple[int, bytes]:
+    """Where chunk `number` begins in the segment, and the bytes from there to the end of the chunk before `stop`."""
+    index = segment.index
+    assert index is not None
+    position = index.positions[number]
+    if index.lengths[number] == 0:
         raise CorruptRecord(segment.path.name, position, "the header is damaged")
+    behind = index.positions[stop - 1] + index.lengths[stop - 1]
     file = files.open(segment.path)
     try:
-        return parse_chunk(file.read(position, length), segment.path.name, position)
+        return position, file.read(position, behind - position)
     finally:
         file.close()

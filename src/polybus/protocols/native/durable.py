@@ -265,7 +265,9 @@ class Durable:
         try:
             end = self.topics.info(topic).end if wanted.end is None else wanted.end
             most = min(max(wanted.max_bytes, 1), MAX_FETCH)
-            found = await self.topics.engine.fetch(topic, wanted.start, end, most)
+            found = await self.topics.engine.fetch(
+                topic, wanted.start, end, most, verify=wanted.verify
+            )
         except PolybusError as exc:
             session.answer_error(ident, exc)
             return

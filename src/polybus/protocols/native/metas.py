@@ -43,11 +43,15 @@ class Nack(msgspec.Struct, omit_defaults=True):
 
 
 class Fetch(msgspec.Struct, omit_defaults=True):
-    """The meta map of a Fetch; `end` is exclusive, and without it the end of the topic."""
+    """The meta map of a Fetch; `end` is exclusive, and without it the end of the topic.
+
+    Without `verify` the asker looks at the checksums of the chunks' bodies.
+    """
 
     start: int
     end: int | None = None
     max_bytes: int = 4 * 1024 * 1024
+    verify: bool = True
 
 
 class Chunks(msgspec.Struct):
