@@ -32,13 +32,11 @@ class Piece(InputPartition):
 
 @functools.cache
 def keep_modules() -> None:
-    """Exempt what is there from the search for garbage, once per process.
+    """Exempt what is there from the search for garbage, once per process, at the end of its first task.
 
-    A worker of Spark's collects garbage after every task before it takes the next: 20 ms, nearly all of it to find that
-    some 700 modules are still in use.
+    A worker of Spark's collects garbage after every task before it takes the next: 30 ms, all of it to find that some
+    700 modules are still in use.
     """
-    import polybus.model.arrow  # noqa: F401  (one of them)
-
     gc.freeze()
 
 
@@ -50,7 +48,6 @@ def read_range(
     Raises:
         OutOfRange: retention was quicker, and that may not be; CorruptRecord; PeerUnavailable.
     """
-    keep_modules()
     with Link(place) as link:
         start = piece.start
         while start < piece.end:
@@ -64,6 +61,7 @@ def read_range(
                 if fail_on_data_loss or exc.first <= start:
                     raise
                 start = exc.first
+    keep_modules()
 
 
 def _verified(link: Link, topic: str, start: int, chunk: memoryview) -> ChunkView:
