@@ -17,6 +17,7 @@ HOT_MODULES = [
     "polybus.protocols.gsb.relay",
     "polybus.protocols.t2.relay",
     "polybus.storage.batches",
+    "polybus.storage.gathering",
     "polybus.storage.intake",
     "polybus.storage.topic_log",
 ]

@@ -68,6 +68,9 @@ class SimFile:
                 self._inode.synced = bytes(self._inode.data)
                 self._inode.pending = []
 
+    def begin_sync(self, position: int, size: int) -> None:
+        self._disk.check()
+
     def allocate(self, size: int) -> None:
         with self._disk.step("allocate", self.path):
             self._inode.data.extend(bytes(max(0, size - len(self._inode.data))))

@@ -29,7 +29,7 @@ from polybus.storage.files import DiskFiles
 from polybus.storage.packing import pack_items
 from polybus.storage.recovery import replay
 from polybus.storage.state import State, move_group
-from polybus.storage.topic_log import Row, TopicLog
+from polybus.storage.topic_log import Tail, TopicLog
 from tests.storage.client import begin, fetch_all, payloads, put, read_all
 from tests.storage.conftest import SMALL, Opener
 from tests.storage.simdisk import SimDisk
@@ -260,8 +260,8 @@ async def test_any_offset_of_a_batch_can_be_read_and_fetched(opened: Opener):
 
 
 def test_rows_are_packed_by_number_and_by_size():
-    rows: list[Any] = [Row(1, NewRecord(b"x"))] * 5000 + [Row(1, NewRecord(bytes(600_000)))] * 3
-    views = list(pack_items(SimDisk(), 10, rows, "none"))
+    rows: list[Any] = [b"x"] * 5000 + [NewRecord(bytes(600_000))] * 3
+    views = list(pack_items(SimDisk(), Tail(10, [1] * len(rows), rows), "none"))
     assert [view.header.count for view in views] == [4096, 905, 1, 1]
     assert [view.header.base for view in views] == [10, 4106, 5011, 5012]
 

@@ -49,7 +49,7 @@ from polybus.storage.entry import (
     encode_row,
 )
 from polybus.storage.state import State
-from polybus.storage.topic_log import Row, Run, TopicLog
+from polybus.storage.topic_log import Run, TopicLog, single
 
 CHUNK_FROM: Final = 8  # so many records at once are cheaper to encode as columns than row by row
 
@@ -170,17 +170,16 @@ class Intake(Batches):
                 log.oldest = self.sequence
             time_ms = log.last_ms = now_ms if now_ms > log.last_ms else log.last_ms
             if count == 1:  # with many topics, most have one
-                payload = records[0].payload
+                payload = records.pop().payload
                 size = len(payload)
                 batch.parts.append(_pack_row(ROW, log.id, first, time_ms, size))
                 batch.parts.append(payload)
                 size += ROW_OVERHEAD
                 batch.size += size
-                log.add(first, Run(time_ms, (payload,), size), size)
+                log.add(first, time_ms, payload, size)
                 log.next = batch.ends[log] = first + 1
                 batch.offsets.append(first)
                 batch.dones.append(dones.pop())
-                records.clear()
                 continue
             payloads = tuple([record.payload for record in records])
             if count < CHUNK_FROM:
@@ -193,7 +192,7 @@ class Intake(Batches):
                     total += size + ROW_OVERHEAD
                     offset += 1
                 batch.size += total
-                log.add(first, Run(time_ms, payloads, total), total)
+                log.add(first, time_ms, Run(payloads, total), total)
                 log.next = offset
             else:
                 self._store_payloads(batch, log, payloads, time_ms)
@@ -222,7 +221,7 @@ class Intake(Batches):
         )
         size += HEADER_BYTES + count * PLAIN_OVERHEAD
         batch.size += size
-        log.add(log.next, Run(time_ms, payloads, size), size)
+        log.add(log.next, time_ms, Run(payloads, size), size)
         log.next += count
 
     def _store_joined(
@@ -243,7 +242,7 @@ class Intake(Batches):
         assert isinstance(view.buf, bytes)
         batch.parts += encode_chunk_entry(log.id, [view.buf])
         batch.size += len(view.buf)
-        log.add(log.next, view, len(view.buf))
+        log.add(log.next, view.header.last_us // 1000, view, len(view.buf))
         log.next += view.header.count
 
     async def commit(self, operations: Sequence[Operation]) -> list[int]:
@@ -370,7 +369,7 @@ class Intake(Batches):
             batch.parts += parts
             size = ROW_OVERHEAD + len(record.payload)
             batch.size += size + len(record.key)
-            log.add(log.next, Row(time_ms, record), size)
+            log.add(log.next, time_ms, single(record), size)
             log.next += 1
 
     def _store_chunks(

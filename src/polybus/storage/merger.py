@@ -18,7 +18,7 @@ from polybus.storage.segment import (
     read_chunk,
     segment_name,
 )
-from polybus.storage.topic_log import Item, TopicLog
+from polybus.storage.topic_log import Item, Tail, TopicLog
 
 MANY_CHUNKS: Final = 64  # below this, reading the small ones costs nothing worth a rewrite
 
@@ -46,6 +46,7 @@ def merge_segment(files: Files, topic: TopicLog, segment: Segment) -> Segment:
     views: list[Item] = [
         read_chunk(files, segment, number) for number in range(len(segment.index.bases))
     ]
+    times_ms = [last_us // 1000 for last_us in segment.index.last_us]
     generation = segment.generation + 1
     path = segment.path.with_name(segment_name(segment.base, generation))
     twin = Segment(path, segment.base, generation, segment.end)
@@ -54,7 +55,8 @@ def merge_segment(files: Files, topic: TopicLog, segment: Segment) -> Segment:
     try:
         file.write(0, [encode_segment_header(topic.id, generation, segment.base)])
         position = SEGMENT_HEADER_BYTES
-        for view in pack_items(files, segment.base, views, topic.options.compression):
+        chunks = Tail(segment.base, times_ms, views)
+        for view in pack_items(files, chunks, topic.options.compression):
             file.write(position, [view.head, view.body])
             twin.index.add(view.header.base, position, view.header.length, view.header.last_us)
             twin.last_position, twin.chunks = position, twin.chunks + 1

@@ -43,7 +43,7 @@ from polybus.storage.segment import (
     segment_name,
 )
 from polybus.storage.state import State
-from polybus.storage.topic_log import Item, StagedPart, TopicLog, item_bytes
+from polybus.storage.topic_log import StagedPart, Tail, TopicLog, item_bytes
 
 log = logging.getLogger("polybus.storage")
 OPEN_AT_ONCE: Final = 64  # files between two syncs, well below any limit on descriptors
@@ -68,8 +68,7 @@ class Job:
     """What one topic has to move: items in order, and where its last segment stands."""
 
     topic: TopicLog
-    base: int
-    items: Sequence[Item]
+    tail: Tail
     end: int
     active: Segment | None
     position: int
@@ -105,10 +104,9 @@ def _sync(files: Files, folder: Path, opened: list[OpenFile], folders: list[Path
 
 def _write_job(files: Files, job: Job, opened: list[OpenFile], folders: list[Path]) -> None:
     segment, position = job.active, job.position
-    file, end = None, job.base
-    lost: list[Path] = []
-    options = job.topic.options
-    for view in pack_items(files, job.base, job.items, options.compression, lost.append):
+    file, end = None, job.tail.base
+    compression = job.topic.options.compression
+    for view in pack_items(files, job.tail, compression, job.staged.append):
         length = view.header.length
         is_full = position + length > job.limit and position > SEGMENT_HEADER_BYTES
         if segment is None or is_full or view.header.base != end:
@@ -127,12 +125,12 @@ def _write_job(files: Files, job: Job, opened: list[OpenFile], folders: list[Pat
             file = files.open(segment.path)
             opened.append(file)
         file.write(position, [view.head, view.body])
+        # Megabytes that wait for one sync would hold up those of the commit log in between.
+        file.begin_sync(position, length)
         # The chunk itself is let go: where readers are not far behind, they still got it from the tail.
         job.written.append(Written(segment, position, view.header))
         position += length
         end = view.header.end
-    staged = [item.path for item in job.items if isinstance(item, StagedPart)]
-    job.staged = [path for path in staged if path not in lost]
 
 
 class Mover:
@@ -219,16 +217,15 @@ class Mover:
         self._rows[segment_key(topic.id, segment.base)] = segment_row(segment)
 
     def _job(self, topic: TopicLog) -> Job:
-        bases, items = topic.visible(topic.bases[0], topic.end)
+        tail = topic.visible(topic.bases[0], topic.end)
         active = topic.segments[-1] if topic.segments else None
-        base = bases[0] if bases else topic.end
-        if active is not None and (active.closed or active.end != base):
+        if active is not None and (active.closed or active.end != tail.base):
             active = None  # damaged, or the records in between were trimmed before they were moved
         if is_aged(topic, self._clock.wall_ms()):
             active = None
         limit = segment_limit(topic, self._segment_bytes)
-        on_its_way = sum(map(item_bytes, topic.items[len(items) :]))
-        job = Job(topic, base, items, topic.end, active, active.length if active else 0, limit)
+        on_its_way = sum(map(item_bytes, topic.items[len(tail.items) :]))
+        job = Job(topic, tail, topic.end, active, active.length if active else 0, limit)
         job.bytes = topic.tail_bytes - on_its_way
         return job
 
@@ -252,7 +249,7 @@ class Mover:
             touched[segment.base] = segment
         for segment in touched.values():
             self.put_segment(topic, segment)
-        untouched = bool(topic.bases) and topic.bases[0] == job.base
+        untouched = bool(topic.bases) and topic.bases[0] == job.tail.base
         topic.drop_tail(job.end, job.bytes if untouched else None)
         self._unlink += job.staged
         topic.oldest = outstanding

@@ -6,7 +6,7 @@ Invariant: the records come out in order, at the offsets and times they had.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +22,9 @@ from polybus.model.chunk import (
 )
 from polybus.model.record import Record
 from polybus.storage.files import Files
-from polybus.storage.reader import encode_gathered, read_part
-from polybus.storage.topic_log import Item, StagedPart, gather
+from polybus.storage.gathering import gather
+from polybus.storage.reader import read_part
+from polybus.storage.topic_log import Tail
 
 log = logging.getLogger("polybus.storage")
 LARGE_RECORDS: Final = 1024  # a chunk of this many records or bytes is copied as it is
@@ -32,19 +33,18 @@ LARGE_BYTES: Final = 256 << 10
 
 def pack_items(
     files: Files,
-    base: int,
-    items: Sequence[Item],
+    tail: Tail,
     compression: str,
-    on_lost: Callable[[Path], None] | None = None,
+    on_staged: Callable[[Path], None] | None = None,
 ) -> Iterator[ChunkView]:
-    """Chunks of good size out of the tail's items, which begin at `base`.
+    """Chunks of good size out of the tail's items.
 
-    A staged chunk that is damaged or gone leaves a gap, is told to `on_lost` and logged: readers will be told of the
-    gap, and everybody else goes on.
+    A staged chunk that was taken in is told to `on_staged`. One that is damaged or gone leaves a gap and is logged:
+    readers will be told of the gap, and everybody else goes on.
     """
     small: list[ChunkView] = []
     count = size = 0
-    for view in _views(files, base, items, on_lost):
+    for view in _views(files, tail, on_staged):
         large = is_large(view)
         if small and (
             large
@@ -70,25 +70,20 @@ def is_large(view: ChunkView) -> bool:
 
 
 def _views(
-    files: Files, base: int, items: Iterable[Item], on_lost: Callable[[Path], None] | None
+    files: Files, tail: Tail, on_staged: Callable[[Path], None] | None
 ) -> Iterator[ChunkView]:
     """Every item as a chunk, neighbouring records as few."""
-    for item in gather(items):
+    for item in gather(tail):
         if isinstance(item, ChunkView):
             yield item
-            base = item.header.end
-        elif isinstance(item, StagedPart):
-            base = item.base + item.count
-            try:
-                yield read_part(files, item)
-            except (CorruptRecord, FileNotFoundError) as exc:
-                log.error("offsets %d to %d are lost: %s", item.base, base - 1, exc)
-                if on_lost is not None:
-                    on_lost(item.path)
-        else:
-            view = encode_gathered(base, item)
-            yield view
-            base = view.header.end
+            continue
+        try:
+            yield read_part(files, item)
+        except (CorruptRecord, FileNotFoundError) as exc:
+            log.error("offsets %d to %d are lost: %s", item.base, item.end - 1, exc)
+            continue
+        if on_staged is not None:
+            on_staged(item.path)
 
 
 def _joined(views: Sequence[ChunkView]) -> ChunkView:

@@ -18,22 +18,13 @@ from typing import TypeVar
 
 from polybus.core.engine import Slice
 from polybus.errors import CorruptRecord, OutOfRange
-from polybus.model.chunk import ChunkView, encode_chunk, encode_open, parse_chunk
-from polybus.model.ends import ends_of
-from polybus.model.record import NewRecord, Record
+from polybus.model.chunk import ChunkView, parse_chunk
+from polybus.model.record import Record
 from polybus.storage.files import Files, storage_error
+from polybus.storage.gathering import gather
 from polybus.storage.recovery import read_staged
 from polybus.storage.segment import Segment, load_index, read_chunk, read_run
-from polybus.storage.topic_log import (
-    Gathered,
-    Item,
-    Row,
-    Run,
-    StagedPart,
-    TopicLog,
-    cut_records,
-    gather,
-)
+from polybus.storage.topic_log import StagedPart, Tail, TopicLog, cut_records
 
 _T = TypeVar("_T")
 
@@ -176,11 +167,10 @@ class Reader:
                     raise CorruptRecord(segment.path.name, 0, "the file is missing") from exc
 
     async def _encode_tail(
-        self, log: TopicLog, visible: tuple[list[int], list[Item]], start: int, max_bytes: int
+        self, log: TopicLog, visible: Tail, start: int, max_bytes: int
     ) -> list[ChunkView]:
-        bases, items = visible
         try:
-            return await self._run(partial(self._encode, bases[0], items, max_bytes))
+            return await self._run(partial(self._encode, visible, max_bytes))
         except FileNotFoundError as exc:
             # A staged chunk that was moved while we were on the way lies in a segment now.
             if log.bases and start >= log.bases[0]:
@@ -220,45 +210,17 @@ class Reader:
         except OSError as exc:
             raise storage_error(exc, "reading") from exc
 
-    def _encode(self, base: int, items: Sequence[Item], max_bytes: int) -> list[ChunkView]:
-        """Chunks of the tail's items, which begin at `base`, until `max_bytes` are there."""
+    def _encode(self, tail: Tail, max_bytes: int) -> list[ChunkView]:
+        """Chunks of the tail's items, until `max_bytes` are there."""
         views: list[ChunkView] = []
         total = 0
-        for item in gather(items, max_bytes):
-            if isinstance(item, ChunkView):
-                view = item
-            elif isinstance(item, StagedPart):
-                view = read_part(self._files, item)
-            else:
-                view = encode_gathered(base, item)
+        for item in gather(tail, max_bytes):
+            view = read_part(self._files, item) if isinstance(item, StagedPart) else item
             views.append(view)
-            base = view.header.end
             total += view.header.length
             if total >= max_bytes:
                 break
         return views
-
-
-def encode_gathered(base: int, items: Gathered) -> ChunkView:
-    """A chunk of rows and runs of the tail."""
-    times_ms: list[int] = []
-    runs = [item for item in items if isinstance(item, Run)]
-    if len(runs) == len(items):
-        payloads: list[bytes] = []
-        for run in runs:
-            payloads += run.payloads
-            times_ms += [run.time_ms] * len(run.payloads)
-        times_us = array("q", [time * 1000 for time in times_ms])
-        return encode_open(base, times_us, ends_of(payloads), payloads)
-    records: list[NewRecord] = []
-    for item in items:
-        if isinstance(item, Row):
-            records.append(item.record)
-            times_ms.append(item.time_ms)
-        else:
-            records += map(NewRecord, item.payloads)
-            times_ms += [item.time_ms] * len(item.payloads)
-    return parse_chunk(encode_chunk(base, records, times_ms), verify=False)
 
 
 def read_part(files: Files, part: StagedPart) -> ChunkView:

@@ -29,7 +29,7 @@ from polybus.storage.frame import (
 )
 from polybus.storage.segment import Segment
 from polybus.storage.state import State
-from polybus.storage.topic_log import Item, Row, TopicLog, item_bytes
+from polybus.storage.topic_log import Item, TopicLog, item_bytes, single
 
 log = logging.getLogger("polybus.storage")
 VERSION_FILE: Final = "version"
@@ -136,7 +136,7 @@ def replay(state: State, entry: Entry, sequence: int, meta: Meta) -> None:
         topic, offset, time_ms, record = entry
         log = state.by_id.get(topic)
         if log is not None:
-            _put_back(log, offset, Row(time_ms, record), 1, time_ms, sequence)
+            _put_back(log, offset, single(record), 1, time_ms, sequence)
             if record.id:
                 log.dedup.add(record.id, offset, time_ms, log.options)
         return
@@ -173,7 +173,7 @@ def _put_back(
     elif base != log.next:
         reason = f"frame {sequence} holds offset {base} of {log.name}, {log.next} was next"
         raise CorruptRecord("commit log", 0, reason)
-    log.add(base, item, item_bytes(item))
+    log.add(base, last_ms, item, item_bytes(item))
     log.next = log.end = base + count
     log.last_ms = max(log.last_ms, last_ms)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from polybus.storage.topic_log import TopicLog, item_times_ms
+from polybus.storage.topic_log import TopicLog
 
 # A topic with a bound keeps at least so many segments within it, so that it is met closely
 SHARE: Final = 4
@@ -35,8 +35,8 @@ def _by_age(log: TopicLog, oldest_ms: int) -> int:
             return first
         first = segment.end
     # An idle topic: all of its memory is as old as its last record.
-    _, items = log.visible(first, log.end)
-    if items and item_times_ms(items[-1])[1] < oldest_ms:
+    tail = log.visible(first, log.end)
+    if tail.items and tail.times_ms[-1] < oldest_ms:
         return log.end
     return first
 

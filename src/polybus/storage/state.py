@@ -111,7 +111,7 @@ class State:
             staged = StagedPart(
                 path, part.base, part.count, part.size, change.last_ms, change.now_ms
             )
-            log.add(part.base, staged, part.size)
+            log.add(part.base, change.now_ms, staged, part.size)
             log.next = part.base + part.count
         log.last_ms = max(log.last_ms, change.now_ms)
 

@@ -4,7 +4,7 @@ cdef class TopicLog:
     cdef public object id, name, folder, created_ms, updated_ms, options, groups, sinks, dedup
     cdef public object changed_groups, changed_sinks
     cdef public long long first, moved, end, next, last_ms, oldest, hold, tail_bytes
-    cdef public list segments, bases, items, plain, plain_dones
+    cdef public list segments, bases, times_ms, items, plain, plain_dones
     cdef public bint os, removed, changed
 
-    cpdef add(self, object base, object item, long long size)
+    cpdef add(self, object base, object time_ms, object item, long long size)

@@ -11,25 +11,18 @@ loop touches it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from polybus.core.engine import Done, GroupState, TopicInfo, TopicOptions
-from polybus.model.chunk import MAX_BYTES, MAX_RECORDS, ChunkView
+from polybus.model.chunk import ChunkView
 from polybus.model.record import NewRecord, Record
 from polybus.storage.dedup import DedupWindow
 from polybus.storage.entry import ROW_OVERHEAD
 from polybus.storage.segment import Segment
-
-
-class Row(msgspec.Struct, frozen=True, gc=False):
-    """A single record of the tail. The garbage collector is spared hundreds of thousands of them."""
-
-    time_ms: int
-    record: NewRecord
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
@@ -38,7 +31,6 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     They stay as the producer handed them in: copying them took longer than all that was done with them.
     """
 
-    time_ms: int
     payloads: tuple[bytes, ...]  # of no concern to the garbage collector, as a list would be
     size: int
 
@@ -54,45 +46,37 @@ class StagedPart:
     last_ms: int
     now_ms: int
 
-
-Item = Row | Run | ChunkView | StagedPart
-
-
-Gathered = list[Row | Run]
-"""Neighbours that make one chunk."""
+    @property
+    def end(self) -> int:
+        """The offset after the last record."""
+        return self.base + self.count
 
 
-def gather(
-    items: Iterable[Item], max_bytes: int = MAX_BYTES
-) -> Iterator[Gathered | ChunkView | StagedPart]:
-    """The items in order, rows and runs in groups of a good chunk's size; of `max_bytes`, if that is less."""
-    limit = min(max_bytes, MAX_BYTES)
-    found: Gathered = []
-    count = size = 0
-    for item in items:
-        if isinstance(item, Row):
-            more, more_bytes = 1, len(item.record.payload)
-        elif isinstance(item, Run):
-            more, more_bytes = len(item.payloads), item.size
-        else:
-            if found:
-                yield found
-                found, count, size = [], 0, 0
-            yield item
-            continue
-        if found and (count + more > MAX_RECORDS or size + more_bytes > limit):
-            yield found
-            found, count, size = [], 0, 0
-        found.append(item)
-        count += more
-        size += more_bytes
-    if found:
-        yield found
+Item = bytes | NewRecord | Run | ChunkView | StagedPart
+"""What stands in the tail, the payload of a single record that has nothing else included.
+
+With a thousand topics nearly all records are such, hundreds of thousands of them: an object around each was what the
+mover, the event loop and the garbage collector spent a fifth of their time on.
+"""
+
+
+class Tail(NamedTuple):
+    """Neighbouring items of the tail, the first of which is at `base`, and the time of each one's last record."""
+
+    base: int
+    times_ms: list[int]
+    items: list[Item]
+
+
+def single(record: NewRecord) -> Item:
+    """The item for one record."""
+    is_plain = not (record.key or record.tag or record.id or record.headers)
+    return record.payload if is_plain else record
 
 
 def item_count(item: Item) -> int:
     """How many records an item of the tail stands for."""
-    if isinstance(item, Row):
+    if isinstance(item, (bytes, NewRecord)):
         return 1
     if isinstance(item, Run):
         return len(item.payloads)
@@ -101,18 +85,11 @@ def item_count(item: Item) -> int:
 
 def item_bytes(item: Item) -> int:
     """Roughly what an item takes in memory or, if staged, on disk."""
-    if isinstance(item, Row):
-        return ROW_OVERHEAD + len(item.record.payload)
+    if isinstance(item, bytes):
+        return ROW_OVERHEAD + len(item)
+    if isinstance(item, NewRecord):
+        return ROW_OVERHEAD + len(item.payload)
     return item.header.length if isinstance(item, ChunkView) else item.size
-
-
-def item_times_ms(item: Item) -> tuple[int, int]:
-    """The times of an item's first and last record; of a staged one, bounds of them."""
-    if isinstance(item, (Row, Run)):
-        return item.time_ms, item.time_ms
-    if isinstance(item, ChunkView):
-        return item.header.first_us // 1000, item.header.last_us // 1000
-    return item.last_ms, item.now_ms
 
 
 class TopicLog:
@@ -145,6 +122,7 @@ class TopicLog:
         "segments",
         "sinks",
         "tail_bytes",
+        "times_ms",
         "updated_ms",
     )
 
@@ -158,6 +136,7 @@ class TopicLog:
         self.first = self.moved = self.end = self.next = 0
         self.segments: list[Segment] = []
         self.bases: list[int] = []
+        self.times_ms: list[int] = []  # of the last record of each item; of a staged one, its bound
         self.items: list[Item] = []
         self.tail_bytes = 0
         self.oldest = 0  # no frame below this sequence holds a record of the tail
@@ -180,9 +159,10 @@ class TopicLog:
         self.updated_ms = max(self.updated_ms, time_ms)
         self.changed = True
 
-    def add(self, base: int, item: Item, size: int) -> None:
-        """Put an item at the end of the tail."""
+    def add(self, base: int, time_ms: int, item: Item, size: int) -> None:
+        """Put an item at the end of the tail; `time_ms` is that of its last record."""
         self.bases.append(base)
+        self.times_ms.append(time_ms)
         self.items.append(item)
         self.tail_bytes += size
 
@@ -190,7 +170,7 @@ class TopicLog:
         """Drop what is on its way; its offsets will be given out again."""
         keep = bisect_left(self.bases, self.end)
         self.tail_bytes -= sum(map(item_bytes, self.items[keep:]))
-        del self.bases[keep:], self.items[keep:]
+        del self.bases[keep:], self.times_ms[keep:], self.items[keep:]
         self.dedup.forget_from(self.end)
         self.next = self.end
 
@@ -201,14 +181,15 @@ class TopicLog:
             keep -= 1
         gone = self.items[:keep]
         self.tail_bytes -= sum(map(item_bytes, gone)) if size is None else size
-        del self.bases[:keep], self.items[:keep]
+        del self.bases[:keep], self.times_ms[:keep], self.items[:keep]
         return gone
 
-    def visible(self, start: int, end: int) -> tuple[list[int], list[Item]]:
-        """The tail's items that hold records from `start` to `end`, with their bases."""
+    def visible(self, start: int, end: int) -> Tail:
+        """The tail's items that hold records from `start` to `end`."""
         low = max(bisect_right(self.bases, start) - 1, 0)
         high = bisect_left(self.bases, end)
-        return self.bases[low:high], self.items[low:high]
+        base = self.bases[low] if low < high else end
+        return Tail(base, self.times_ms[low:high], self.items[low:high])
 
     def tail_records(self, start: int, max_records: int, max_bytes: int) -> list[Record] | None:
         """Records of the tail from `start` on, at least one; None where a staged chunk must be read first."""
@@ -216,14 +197,19 @@ class TopicLog:
         total = 0
         at = bisect_right(self.bases, start) - 1
         while start < self.end and len(found) < max_records and total < max_bytes:
-            item = self.items[at]
-            if isinstance(item, Row):
-                time_ms, new = item.time_ms, item.record
-                total += len(new.payload)
+            item, time_ms = self.items[at], self.times_ms[at]
+            if isinstance(item, bytes):
+                total += len(item)
+                if found and total > max_bytes:
+                    break
+                found.append(Record(start, time_ms, item))
+                start += 1
+            elif isinstance(item, NewRecord):
+                total += len(item.payload)
                 if found and total > max_bytes:
                     break
                 found.append(
-                    Record(start, time_ms, new.payload, new.key, new.tag, new.headers, new.id)
+                    Record(start, time_ms, item.payload, item.key, item.tag, item.headers, item.id)
                 )
                 start += 1
             elif isinstance(item, Run):
@@ -232,7 +218,7 @@ class TopicLog:
                     total += len(payload)
                     if found and total > max_bytes:
                         return found
-                    found.append(Record(start, item.time_ms, payload))
+                    found.append(Record(start, time_ms, payload))
                     start += 1
             elif isinstance(item, ChunkView):
                 low = start - item.header.base
@@ -251,18 +237,13 @@ class TopicLog:
 
     def tail_offset_at(self, time_ms: int) -> tuple[int, Item | None]:
         """The first visible offset at or after a time, and the staged part that must be read to know."""
-        for base, item in self._from_time(time_ms):
-            if isinstance(item, (Row, Run)):
-                return base, None
-            if isinstance(item, ChunkView):
-                return base + item.time_index(time_ms), None
-            return base, item
-        return self.end, None
-
-    def _from_time(self, time_ms: int) -> Iterator[tuple[int, Item]]:
-        high = bisect_left(self.bases, self.end)
-        low = bisect_left(self.items, time_ms, 0, high, key=lambda item: item_times_ms(item)[1])
-        yield from zip(self.bases[low:high], self.items[low:high], strict=True)
+        at = bisect_left(self.times_ms, time_ms, 0, bisect_left(self.bases, self.end))
+        if at == len(self.bases) or self.bases[at] >= self.end:
+            return self.end, None
+        base, item = self.bases[at], self.items[at]
+        if isinstance(item, ChunkView):
+            return base + item.time_index(time_ms), None
+        return base, item if isinstance(item, StagedPart) else None
 
     def info(self) -> TopicInfo:
         """The topic as it stands."""
@@ -270,8 +251,8 @@ class TopicLog:
         visible = bisect_left(self.bases, self.end)
         if self.end > self.first:
             if visible:
-                newest = item_times_ms(self.items[visible - 1])[1]
-                oldest = item_times_ms(self.items[0])[0]
+                newest = self.times_ms[visible - 1]
+                oldest = self._oldest_ms()
             if self.segments:
                 oldest = self.segments[0].first_ms
                 newest = newest or self.segments[-1].last_ms
@@ -287,6 +268,12 @@ class TopicLog:
             oldest,
             newest,
         )
+
+    def _oldest_ms(self) -> int:
+        item = self.items[0]
+        if isinstance(item, ChunkView):
+            return item.header.first_us // 1000
+        return item.last_ms if isinstance(item, StagedPart) else self.times_ms[0]
 
 
 def cut_records(view: ChunkView, low: int, max_records: int, max_bytes: int) -> list[Record]:
