@@ -28,7 +28,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from polybus.errors import CorruptRecord
@@ -267,7 +267,16 @@ def _open_head(header: ChunkHeader) -> bytes:
     return start + _CHECKED.pack(*header.fields())
 
 
-def _texts(raw: bytes, cuts: list[int]) -> list[str]:
+def _sizes(ends: memoryview) -> bytes:
+    """What lies between ends, four bytes each: all in one subtraction, since most are only compared."""
+    count = len(ends) - 1
+    whole = int.from_bytes(bytes(ends), "little")
+    mask = (1 << 32 * count) - 1
+    return ((whole >> 32) - (whole & mask) & mask).to_bytes(4 * count, "little")
+
+
+def _texts(raw: bytes, sizes: bytes) -> list[str]:
+    cuts = accumulate(memoryview(sizes).cast("i"), initial=0)
     return [raw[a:b].decode() for a, b in pairwise(cuts)]
 
 
@@ -538,38 +547,40 @@ class ChunkView:
         if not self.header.flags & HEADERS:
             return None
         cuts = self._ends_at(self._at[3], self.header.count)[start : stop + 1].tolist()
+        names, name_ends, name_sizes = self._raw(self._at[4], cuts)
+        values, value_ends, value_sizes = self._raw(self._at[5], cuts)
         first = cuts[0]
-        names, name_cuts = self._raw(self._at[4], first, cuts[-1])
-        values, value_cuts = self._raw(self._at[5], first, cuts[-1])
-        name_sizes = [b - a for a, b in pairwise(name_cuts)]
-        value_sizes = [b - a for a, b in pairwise(value_cuts)]
+        name_at = value_at = 0
         found: list[Mapping[str, str]] = []
         last: Mapping[str, str] = NO_HEADERS
-        seen: tuple[bytes, bytes, list[int], list[int]] = (b"", b"", [], [])
-        for a, b in pairwise([cut - first for cut in cuts]):
+        seen = (b"", b"", b"", b"")
+        for a, b in pairwise(cuts):
             if a == b:
                 found.append(NO_HEADERS)
                 continue
-            raw = (
-                values[value_cuts[a] : value_cuts[b]],
-                names[name_cuts[a] : name_cuts[b]],
-                value_sizes[a:b],
-                name_sizes[a:b],
+            name_end, value_end = (
+                name_ends[b - first] - name_ends[0],
+                value_ends[b - first] - value_ends[0],
             )
+            low, high = 4 * (a - first), 4 * (b - first)
+            raw = (
+                values[value_at:value_end],
+                names[name_at:name_end],
+                value_sizes[low:high],
+                name_sizes[low:high],
+            )
+            name_at, value_at = name_end, value_end
             if raw != seen:  # neighbours mostly come from one producer: what is the same is shared
                 seen = raw
-                keys = _texts(names, name_cuts[a : b + 1])
-                last = dict(zip(keys, _texts(values, value_cuts[a : b + 1]), strict=True))
+                last = dict(zip(_texts(raw[1], raw[3]), _texts(raw[0], raw[2]), strict=True))
             found.append(last)
         return found
 
-    def _raw(self, position: int, start: int, stop: int) -> tuple[bytes, list[int]]:
-        """Texts `start` to `stop` of a column of pairs, undecoded, and where each ends."""
+    def _raw(self, position: int, cuts: list[int]) -> tuple[bytes, memoryview, bytes]:
+        """Texts of a column of pairs, undecoded and joined, where each ends in the column, and all their sizes."""
         ends, begin = self._column(position, self.header.pairs)
-        cuts = ends[start : stop + 1].tolist()
-        base = cuts[0]
-        raw = bytes(self.body[begin + base : begin + cuts[-1]])
-        return raw, [cut - base for cut in cuts]
+        ends = ends[cuts[0] : cuts[-1] + 1]
+        return bytes(self.body[begin + ends[0] : begin + ends[-1]]), ends, _sizes(ends)
 
     def records(self, start: int = 0, stop: int | None = None) -> list[Record]:
         """Records `start` to `stop`, counted from the chunk's first."""
