@@ -144,6 +144,7 @@ class Laborious:
 @pytest.fixture
 def laborious(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> tuple[Peer, Laborious]:
     monkeypatch.setattr(module, "LEAST_PIECE", 4)
+    monkeypatch.setattr(module, "SHORT", 3)
     session = Laborious(clock)
     connections = Connections(clock, first_piece=40)
     return Peer(connections, lambda connection: session), session
@@ -191,6 +192,19 @@ async def test_input_that_waits_for_its_turn_goes_with_its_connection(laborious)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert [len(piece) for piece in session.pieces] == [40]
+
+
+async def test_a_short_input_ends_its_turn_by_itself(laborious):
+    peer, session = laborious
+    session.ms_per_byte = 100.0
+    peer.connection.data_received(b"abc")
+    assert peer.tap.reading
+    peer.connection.data_received(b"abcd")
+    assert not peer.tap.reading
+    peer.connection.data_received(b"z")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert session.pieces == [b"abc", b"abcd", b"z"]
 
 
 async def test_the_end_of_the_input_does_not_overtake_what_waits_for_its_turn(laborious):

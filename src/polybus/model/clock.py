@@ -22,8 +22,8 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks."""
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    # Twice per read of every connection
+    monotonic = staticmethod(time.monotonic)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -30,6 +30,9 @@ _next_id = counter()
 
 LONGEST_TURN: Final = 0.01  # seconds for one peer before the loop looks at the others
 LEAST_PIECE: Final = 16 * KiB  # a machine that is busy elsewhere must not cost us our batches
+# Bytes that are handled without looking at the clock: a read that brings less than it could is the last of its turn,
+# and so little cannot take long
+SHORT: Final = 4 * KiB
 CLOSE_GRACE: Final = 1.0  # seconds for peers to take what is queued once all are told to close
 CLOSE_POLL: Final = 0.02  # an event would be paid for by every connection that ends
 
@@ -141,6 +144,9 @@ class Connection(asyncio.Protocol):
         if self._input:
             self._input += data  # TLS again, paused as it is
             return
+        if len(data) <= SHORT:
+            self._feed(data)
+            return
         if len(data) > self._piece:
             self._input = data
             slow = self._take_pieces()
@@ -176,18 +182,21 @@ class Connection(asyncio.Protocol):
         """
         clock = self.registry.clock
         began = clock.monotonic()
-        try:
-            self.session.data_received(data)
-        except RemoteProtocolError as exc:
-            self.refuse(exc)
-        except Exception:
-            self.fault()
+        self._feed(data)
         took = clock.monotonic() - began
         if took > LONGEST_TURN:
             self._piece = max(LEAST_PIECE, int(len(data) * LONGEST_TURN / took))
         elif took < LONGEST_TURN / 4 and len(data) == self._piece:
             self._piece *= 2
         return took
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.session.data_received(data)
+        except RemoteProtocolError as exc:
+            self.refuse(exc)
+        except Exception:
+            self.fault()
 
     def eof_received(self) -> bool:
         while (
