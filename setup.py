@@ -13,7 +13,11 @@ from setuptools import Extension, setup
 
 # Modules that are compiled; each has its `.pxd` with the C types beside it.
 HOT_MODULES = [
+    "polybus.core.backlog",
+    "polybus.core.cursor",
+    "polybus.core.group",
     "polybus.core.journal",
+    "polybus.core.member",
     "polybus.protocols.gsb.relay",
     "polybus.protocols.t2.relay",
     "polybus.storage.batches",

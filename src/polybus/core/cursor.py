@@ -27,7 +27,7 @@ class Cursor:
         self.done = set(done)
         self.tries = dict(tries or {})  # deliveries so far of what is neither done nor in flight
         # Below `known` an offset may be done or out already although reading has not come by (again).
-        self.known = max([floor, *(offset + 1 for offset in (*self.done, *self.tries))])
+        self.known = max(floor, max(self.done, default=-1) + 1, max(self.tries, default=-1) + 1)
         self.fresh: list[int] = []  # done since the last move
         self.fresh_tries: dict[int, int] = {}  # delivered since the last move
 

@@ -103,20 +103,35 @@ class Group:
             self._waiting.append(member)
         self.hub.touch(self)
 
+    def credit(self, member: Member, records: int) -> None:
+        """See `Member.credit`."""
+        if member.closed or records <= 0:
+            return
+        again = min(records, member.recalled) if member.recalled else 0
+        member.recalled -= again
+        member.wanted = min(member.wanted + records, MAX_IN_FLIGHT)
+        if self.options.ack:
+            self.enqueue(member)
+            return
+        oldest: list[int] = []
+        for offset in member.unconfirmed:
+            if len(oldest) >= records - again:
+                break
+            oldest.append(offset)
+        self.ack(member, oldest, None)
+
     # -- confirmations ----------------------------------------------------------------------------------------
 
     def ack(self, member: Member, offsets: Iterable[int], done: Confirmed | None) -> int:
         """See `Member.ack`."""
-        in_flight = self.in_flight
-        finish = self.cursor.finish
-        forget = member.unconfirmed.pop
+        in_flight, cursor, unconfirmed = self.in_flight, self.cursor, member.unconfirmed
         count = 0
         for offset in offsets:
             flight = in_flight.get(offset)
             if flight is not None and flight[0] is member:
                 del in_flight[offset]
-                finish(offset)
-                forget(offset, None)
+                cursor.finish(offset)
+                unconfirmed.pop(offset, None)
                 count += 1
         if count:
             member.in_flight -= count
@@ -185,12 +200,12 @@ class Group:
         window = options.window or MAX_IN_FLIGHT
         most = options.group_window or MAX_IN_FLIGHT
         cursor, in_flight, topic, name = self.cursor, self.in_flight, self.topic, self.name
-        next_source = self.backlog.source
+        backlog, needs_ack = self.backlog, options.ack
         journal = None if topic.startswith(OWN_TOPICS) else self.hub.journal
         for _ in range(BURST):
             if not waiting or len(in_flight) >= most:
                 return
-            source = next_source()
+            source = backlog.source()
             if source is None:
                 return
             member = waiting.popleft()
@@ -206,8 +221,8 @@ class Group:
             self.delivered += 1
             if attempt > 1:
                 self.redelivered += 1
-                self.backlog.delivered_again(offset)
-            if not options.ack:
+                backlog.delivered_again(offset)
+            if not needs_ack:
                 member.unconfirmed[offset] = None
             member.in_flight += 1
             member.wanted -= 1
@@ -218,7 +233,7 @@ class Group:
             if journal is not None:
                 who, size = member.endpoint, len(record.payload)
                 journal.note("deliver", who.wire, topic, who.identity.text, (size, size))
-            member.endpoint.deliver_record(Delivery(topic, name, record, attempt, member))
+            member.deliver(Delivery(topic, name, record, attempt, member))
         self.hub.touch(self)
 
     def has_placed(self, offset: int) -> bool:

@@ -1,20 +1,22 @@
 """A member of a group: an endpoint that takes records, as many at a time as it gave credit for.
 
 Invariant: a member holds at most its group's window of unconfirmed records, and gets none without credit.
+
+Plain typed Python which Cython also compiles, as `group`, `cursor` and `backlog` beside it (`.pxd` has the C types).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from polybus.core.group_options import MAX_IN_FLIGHT, MemberInfo
+from polybus.core.group_options import MemberInfo
 from polybus.errors import PolybusError
 
 if TYPE_CHECKING:
     from polybus.core.endpoint import Endpoint
     from polybus.core.group import Group
+    from polybus.model.record import Delivery
 
 Closed = Callable[[PolybusError], None]
 Confirmed = Callable[[PolybusError | None], None]
@@ -25,6 +27,7 @@ class Member:
 
     __slots__ = (
         "closed",
+        "deliver",
         "endpoint",
         "group",
         "id",
@@ -39,6 +42,8 @@ class Member:
     def __init__(self, group: Group, endpoint: Endpoint, id: str, on_closed: Closed | None) -> None:
         self.group = group
         self.endpoint = endpoint
+        self.deliver: Callable[[Delivery], None] = endpoint.deliver_record
+        """Gets the records; an endpoint may name another part of itself, which keeps the same promise."""
         self.id = id
         self.on_closed = on_closed
         self.wanted = 0  # credit that is left
@@ -53,15 +58,7 @@ class Member:
 
         Credit that was recalled and is given again confirms nothing: it was no sign that anything was dealt with.
         """
-        if self.closed or records <= 0:
-            return
-        again = min(records, self.recalled) if self.recalled else 0
-        self.recalled -= again
-        self.wanted = min(self.wanted + records, MAX_IN_FLIGHT)
-        if self.group.options.ack:
-            self.group.enqueue(self)
-        else:
-            self.group.ack(self, list(islice(self.unconfirmed, records - again)), None)
+        self.group.credit(self, records)
 
     def recall(self) -> None:
         """Take the credit back that is not used yet; confirms nothing."""

@@ -7,7 +7,6 @@ are made: creating one costs a tenth of a frozen dataclass, and the native wire 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -36,12 +35,11 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     partition: int = 0
 
 
-@dataclass(slots=True)
-class Delivery:
+class Delivery(msgspec.Struct):
     """A record on its way to one member of a group; `attempt` is 1 at the first delivery."""
 
     topic: str
     group: str
     record: Record
     attempt: int = 1
-    token: object = field(default=None, repr=False)
+    token: object = None
