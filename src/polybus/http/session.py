@@ -5,7 +5,9 @@ all others in the order of their requests; what cannot be understood is answered
 connection only.
 
 Requests of one client differ mostly in their id and body. So the head without its id is the key under which the
-parsed head is kept, and only a head that was not seen before is parsed.
+parsed head is kept, and only a head that was not seen before is parsed. One that was is told by its bytes up to the
+id, and what the application made of it (`Shortcut`) takes the request at once: for every input the two ways give the
+same result.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ MAX_HEADS: Final = 256  # kept per connection; a client with more kinds of reque
 MAX_ID: Final = 64  # bytes; a longer one is looked for in the whole head, which is bounded
 # Of programs that send one kind of request; browsers' heads are larger and vary
 SMALL_HEAD: Final = 512
+PLAIN: Final = bytes(range(0x21, 0x7F))
+COMPILED: Final = not __file__.endswith(".py")
 
 
 class HttpSession:
@@ -37,8 +41,10 @@ class HttpSession:
 
     __slots__ = (
         "_alive",
+        "_begun",
         "_chunks",
         "_ended",
+        "_expected",
         "_have",
         "_head",
         "_heads",
@@ -78,8 +84,10 @@ class HttpSession:
         self._chunks: ChunkedBody | None = None
         self._skip = 0
         self._heads: dict[tuple[bytes, bytes], Head] = {}
-        # The latest of them, with what stands before and behind its id
-        self._last: tuple[bytes, bytes, Head] | None = None
+        # Those that have come again, by what stands before their id; the latest, and the one that should come next
+        self._begun: dict[bytes, Head] = {}
+        self._last: Head | None = None
+        self._expected: Head | None = None
         # Output that has to wait for its turn
         self._order: deque[Request] = deque()
         self._out: list[bytes] = []
@@ -133,6 +141,15 @@ class HttpSession:
         else:
             self._out.append(raw)
             self.turn.add(self)
+
+    def send_pieces(self, pieces: tuple[bytes, ...]) -> None:
+        """Send one whole message, given in pieces."""
+        if self._socket is not None or self.turn is None:
+            self.send(b"".join(pieces))
+            return
+        if not self._out:
+            self.turn.add(self)
+        self._out += pieces
 
     def send_now(self, raw: bytes) -> None:
         """Send one whole message of which there will be no second one in this turn."""
@@ -221,8 +238,12 @@ class HttpSession:
         pos = 0
         size = len(data)
         while pos < size and not self._ended:
-            in_body = self._head is not None or self._skip
-            after = self._continue(data, pos) if in_body else self._next(data, pos)
+            if self._head is not None or self._skip:
+                after = self._continue(data, pos)
+            else:
+                after = self._repeat(data, pos)
+                if after < 0:
+                    after = self._next(data, pos)
             if after < 0:
                 break
             pos = after
@@ -236,22 +257,49 @@ class HttpSession:
             self._parts.append(data[pos:])
             self._have = size - pos
 
+    def _repeat(self, data: bytes, pos: int) -> int:
+        """Take the request at `pos` if it differs from one before in its id and body only; -1 if it does not, or if
+        anything about it has to be looked at."""
+        head = self._expected
+        if head is None:
+            return -1
+        view = data
+        start = pos + len(head.before)
+        if start > len(data):
+            return -1
+        if not data.startswith(head.before, pos):
+            found = self._begun.get(view[pos:start])
+            if found is None:
+                return -1
+            head = found
+        stop = start + head.id_size
+        if not data.startswith(head.after, stop):
+            stop = data.find(b"\r\n", start, start + MAX_ID)
+            if stop < 0 or not data.startswith(head.after, stop):
+                return -1
+            head.id_size = stop - start
+        body_at = stop + len(head.after)
+        end = body_at + head.length
+        if end > len(data) or not is_plain(data, start, stop):
+            return -1
+        ident = view[start:stop]
+        body = view[body_at:end]
+        self._came(head)
+        if head.shortcut is None or not head.shortcut.take(ident, body):
+            self.take(Request(self, head, ident.decode(), body))
+        return end
+
+    def _came(self, head: Head) -> None:
+        """Requests of one client follow a pattern, such as the answer to a call behind the wish for the next."""
+        last = self._last
+        if last is not head or head.follower is None:
+            if last is not None:
+                last.follower = head
+            self._last = head
+        self._expected = head if head.follower is None else head.follower
+
     def _next(self, data: bytes, pos: int) -> int:
         """Take the request that begins at `pos`; the position after it, or -1 when it is not whole."""
-        last = self._last
-        if last is not None and data.startswith(last[0], pos):
-            # Most requests differ from the one before in their id and body only: then there is nothing to look up.
-            start = pos + len(last[0])
-            after_id = data.find(b"\r\n", start, start + MAX_ID)
-            if after_id >= 0 and data.startswith(last[1], after_id):
-                head = last[2]
-                body = after_id + len(last[1])
-                stop = body + head.length
-                if stop <= len(data):
-                    self.take(
-                        Request(self, head, _decode_id(data[start:after_id]), data[body:stop])
-                    )
-                    return stop
         settings = self.site.settings
         end = data.find(b"\r\n\r\n", pos)
         if end < 0 or end - pos > settings.max_head:
@@ -277,7 +325,7 @@ class HttpSession:
             # A second id in the same head replaces the first: last one wins.
             ident = head.headers.pop("id", "") or _decode_id(data[cut + 6 : after_id])
             if known is not None and not head.special and end - pos + MAX_ID <= settings.max_head:
-                self._last = (data[pos : cut + 6], data[after_id : end + 4], head)
+                self._begin_with(head, data[pos : cut + 6], data[after_id : end + 4])
         body = end + 4
         stop = body + head.length
         if stop > len(data) or head.special:
@@ -287,6 +335,15 @@ class HttpSession:
             return self._begin(head, ident, data, body)
         self.take(Request(self, head, ident, data[body:stop]))
         return stop
+
+    def _begin_with(self, head: Head, before: bytes, after: bytes) -> None:
+        """Know a head by its beginning from now on; of several that begin alike the latest."""
+        if len(self._begun) >= MAX_HEADS:
+            self._begun.clear()
+        head.before = before
+        head.after = after
+        self._begun[before] = head
+        self._came(head)
 
     def _learn(self, key: tuple[bytes, bytes]) -> Head:
         head = self._parse(key[0] + key[1])
@@ -461,6 +518,18 @@ class HeldInput:
 
     def __len__(self) -> int:
         return self._session.held_bytes
+
+
+def is_plain(data: bytes, start: int, stop: int) -> bool:
+    """Whether an id is there and printable ASCII without blanks, so that it can be passed on as it is."""
+    if not COMPILED:
+        ident = data[start:stop]
+        return ident != b"" and not ident.translate(None, PLAIN)
+    view = data
+    for at in range(start, stop):
+        if view[at] <= 0x20 or view[at] >= 0x7F:
+            return False
+    return stop > start
 
 
 def _decode_id(raw: bytes) -> str:
