@@ -24,6 +24,8 @@ HOT_MODULES = [
     "polybus.http.turn",
     "polybus.protocols.gsb.relay",
     "polybus.protocols.t2.relay",
+    "polybus.protocols.zbus.deliveries",
+    "polybus.protocols.zbus.relay",
     "polybus.storage.batches",
     "polybus.storage.gathering",
     "polybus.storage.intake",

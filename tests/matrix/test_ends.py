@@ -22,7 +22,7 @@ from polybus.model.message import Call
 from polybus.protocols.gsb.party import Rewritten
 from polybus.protocols.rmb.party import RmbParty
 from polybus.protocols.rmb.pending import Waiting
-from polybus.protocols.zbus.rpc import RpcCall
+from polybus.protocols.zbus.relay import RpcCall
 from tests.matrix.callers import (
     CALLERS,
     EXP,

@@ -12,7 +12,7 @@ from polybus.core.engine import Done
 from polybus.core.journal import Journal
 from polybus.core.watch import Watch
 from polybus.model.message import Call, Status
-from polybus.protocols.zbus import party
+from polybus.protocols.zbus import relay
 from tests.core.party import Party
 from tests.protocols.zbus.bus import Bus, Client
 
@@ -63,7 +63,7 @@ async def test_a_call_whose_caller_left_before_it_was_taken_is_noted_as_given_up
     assert await take(service) == ["stayed"]
     journal.flush()
     assert b"the caller gave up" in b"".join(rows)
-    assert bus.room.rpc["slow"]._bytes == 0
+    assert bus.room.rpc["slow"].exchange.size == 0
 
 
 async def test_calls_of_other_wires_that_are_cancelled_in_the_queue_reach_nobody(bus):
@@ -74,13 +74,13 @@ async def test_calls_of_other_wires_that_are_cancelled_in_the_queue_reach_nobody
     for each in calls:
         bus.router.call(each)
     rpc = bus.room.rpc["slow"]
-    assert len(rpc.calls) == len(rpc.bridged) == 3
+    assert rpc.exchange.depth == len(rpc.bridged) == 3
     bus.router.cancel(calls[1])
     bus.router.cancel(calls[0])
-    assert len(rpc.calls) == len(rpc.bridged) == 1
+    assert rpc.exchange.depth == len(rpc.bridged) == 1
     (taken,) = await service.ask("consume", topic="slow", id="take")
     assert b'"params":[2]' in taken.body
-    assert (len(rpc.calls), rpc._bytes) == (0, 0)
+    assert (rpc.exchange.depth, rpc.exchange.size) == (0, 0)
     headers = {"recver": taken.headers["sender"], "id": taken.headers["origin_id"]}
     await service.ask("route", b'{"result": 7, "error": null}', origin_status="200", **headers)
     assert [(reply.call, reply.payload) for reply in other.replies] == [(calls[2], b"7")]
@@ -88,7 +88,7 @@ async def test_calls_of_other_wires_that_are_cancelled_in_the_queue_reach_nobody
 
 
 async def test_a_service_that_takes_calls_without_end_fails_the_oldest(bus, monkeypatch):
-    monkeypatch.setattr(party, "MAX_SERVING", 2)
+    monkeypatch.setattr(relay, "MAX_SERVING", 2)
     service = await busy_service(bus)
     other, zbus = Party(), bus.client()
     bus.router.attach(other)

@@ -14,6 +14,7 @@ from polybus.http.request import Request
 from polybus.model.record import Delivery
 from polybus.protocols.zbus import answers, pages
 from polybus.protocols.zbus.declaring import Declaring
+from polybus.protocols.zbus.deliveries import Deliveries
 from polybus.protocols.zbus.info import encode_info
 from polybus.protocols.zbus.tokens import token_of
 from polybus.protocols.zbus.urls import Command
@@ -181,7 +182,7 @@ class Commands:
             request.send(answers.error(request.id, topic, exc))
         else:
             delivery = Delivery(route.name, command.group, record)
-            request.send(answers.Deliveries().encode(delivery, request))
+            request.send(Deliveries().encode(delivery, request))
 
     def unconsume(self, party: ZbusParty, command: Command, request: Request) -> None:
         if not self._needs_topic(command, request):
@@ -249,10 +250,10 @@ class Commands:
 
     def trace(self, party: ZbusParty, command: Command, request: Request) -> None:
         if command.headers.get("topic_mask") == "0":
-            self._room.tracers.pop(party, None)
+            self._room.trace_to(party, None)
         else:
             wanted = [part.strip().lower() for part in command.topic.split(",") if part.strip()]
-            self._room.tracers[party] = frozenset(wanted)
+            self._room.trace_to(party, frozenset(wanted))
         self._done(request, "")
 
     # -- pages ------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from polybus.core.limits import Owner
 from polybus.errors import Conflict, OutOfRange, PolybusError
 from polybus.http.request import Request
 from polybus.protocols.zbus import answers
+from polybus.protocols.zbus.deliveries import message_id
 from polybus.protocols.zbus.filters import NAMES
 from polybus.protocols.zbus.info import CREATED, CREATOR, MASK, UPDATED, encode_info
 from polybus.protocols.zbus.masks import ACK, BITS, parse_mask
@@ -173,7 +174,7 @@ class Declaring:
         if not info.first <= offset < info.end:
             raise OutOfRange(topic, offset, info.first, info.end)
         (record, *_) = await engine.read(topic, offset, 1, 1)
-        if answers.message_id(record) != msgid:
+        if message_id(record) != msgid:
             raise Conflict(f"offset {offset} of {topic} holds another message")
 
 

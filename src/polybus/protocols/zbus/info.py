@@ -69,8 +69,8 @@ class Infos:
             # What is out with a consumer counts as read, as the original counts it.
             left = max(0, info.remaining - info.in_flight)
         else:
-            consumers = [_peer(party.peer) for party in rpc.consumers]
-            left = len(rpc.calls)
+            consumers = [_peer(party.peer) for party in rpc.exchange.consumers]
+            left = rpc.exchange.depth
         shape: Shape = {
             "topicName": group.topic,
             "groupName": group.name,
@@ -97,7 +97,7 @@ class Infos:
             "serverVersion": VERSION,
             "topicName": info.name,
             "mask": int(info.options.extra.get(MASK, "0")),
-            "messageDepth": info.end if rpc is None else rpc.count,
+            "messageDepth": info.end if rpc is None else rpc.exchange.count,
             "consumerCount": sum(group["consumerCount"] for group in shown)
             or int(info.options.extra.get(CLAIMS, "0")),
             "consumeGroupList": shown,

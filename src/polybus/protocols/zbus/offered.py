@@ -39,7 +39,7 @@ class Offered:
 
     def _known(self) -> dict[str, TopicInfo]:
         room = self._room
-        epochs = (room.router.services.epoch, room.epoch)
+        epochs = (room.router.services.epoch, room.era.number)
         if epochs != self._epochs:
             self._epochs = epochs
             foreign = (found for found in room.router.services if found.wire != WIRE)

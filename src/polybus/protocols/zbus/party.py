@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
 from polybus.errors import Conflict, NoSuchGroup, NoSuchTopic, PolybusError
-from polybus.http.response import status_line
 from polybus.model.ids import random_id
 from polybus.model.message import Publication, Reply, Status
-from polybus.model.record import Delivery, NewRecord
+from polybus.model.record import NewRecord
 from polybus.protocols.zbus import answers
-from polybus.protocols.zbus.bridge import Asked, unwrap_result, wrap_result
+from polybus.protocols.zbus.bridge import Asked, wrap_result
 from polybus.protocols.zbus.plan import Kind, Plan
-from polybus.protocols.zbus.planning import make_plan
-from polybus.protocols.zbus.rpc import RpcCall
-from polybus.protocols.zbus.slot import Slot
+from polybus.protocols.zbus.planning import make_plan, may_pass_by
+from polybus.protocols.zbus.relay import GAP, Consuming, Line, RpcCall, Slot
 from polybus.protocols.zbus.wire import (
     JSON,
     MAX_ID,
@@ -36,9 +34,6 @@ if TYPE_CHECKING:
     from polybus.http.session import HttpSession
     from polybus.protocols.zbus.room import ZbusRoom
 
-MAX_SERVING: Final = 65_536  # calls that a service took and has not answered
-CONFIRMING: Final = b"\r\n\r\n"
-
 
 class ZbusParty(Endpoint):
     """The application's side of one HTTP connection (`http.site.Party`), and an endpoint of the core."""
@@ -48,14 +43,12 @@ class ZbusParty(Endpoint):
         "_acks",
         "_backlog",
         "_busy",
-        "_deliveries",
-        "_ordered_calls",
         "_records",
-        "_serving",
         "_slots",
         "_topic",
         "_unfinished",
         "connection",
+        "line",
         "room",
         "sender",
         "stamp",
@@ -83,10 +76,8 @@ class ZbusParty(Endpoint):
         # Commands that wait for the disk hold those behind them
         self._busy = False
         self._backlog: deque[Request] = deque()
-        self._deliveries = answers.Deliveries()
         self._slots: dict[tuple[str, str], Slot] = {}
-        self._serving: dict[tuple[str, str], RpcCall] = {}
-        self._ordered_calls: dict[str, Request] = {}
+        self.line = Line(self, connection, self.sender)
         room.join(self)
 
     # -- http.site.Party --------------------------------------------------------------------------------------
@@ -97,7 +88,7 @@ class ZbusParty(Endpoint):
             return
         plan: Plan | None = request.head.memo
         room = self.room
-        if plan is None or plan.epoch != room.epoch or plan.rules != room.router.policy.epoch:
+        if plan is None or plan.era != room.era.number or plan.rules != room.router.policy.epoch:
             found = make_plan(self, request)
             if found is None:
                 return
@@ -126,19 +117,18 @@ class ZbusParty(Endpoint):
         """An answer of a service that is too large ends its call: who asked would wait for it in vain."""
         headers = request.head.headers
         ident = request.id or headers.get("id", "")
-        call = self._serving.pop((headers.get("recver", ""), ident), None)
+        key = (headers.get("recver", ""), ident.encode())
+        call = self.line.serving.pop(key, None)
         if call is not None:
             text = "the answer is larger than a Zbus message may be"
-            self._fail_taken(call, Status.TOO_LARGE, text)
-
-    def _fail_taken(self, call: RpcCall, status: Status = Status.GONE, text: str = "") -> None:
-        """A call that this connection has taken will not be answered."""
-        rpc = self.room.rpc.get(call.topic)
-        if rpc is not None:
-            rpc.fail(call, status, text)
+            call.exchange.topic.fail(call, Status.TOO_LARGE, text)
 
     def flush(self) -> None:
-        self.traffic.bytes_in = self.connection.received
+        line, traffic = self.line, self.traffic
+        traffic.bytes_in = self.connection.received
+        traffic.messages_in += line.taken
+        traffic.messages_out += line.sent
+        line.taken = line.sent = 0
         if self._records:
             self._end_run()
 
@@ -151,16 +141,18 @@ class ZbusParty(Endpoint):
             if slot.plain and exc is None and slot.member is not None:
                 # A browser or curl that has read its answer does not come back to confirm it.
                 slot.member.ack(list(slot.member.unconfirmed))
-            if slot.rpc is not None:
-                slot.rpc.leave(self)
+            if slot.exchange is not None:
+                slot.exchange.topic.leave(self)
         self._slots.clear()
+        self.flush()
         self.room.leave(self)
-        serving, self._serving = self._serving, {}
+        self.line.closed = True
+        serving, self.line.serving = self.line.serving, {}
         for call in serving.values():
-            self._fail_taken(call)
+            call.exchange.topic.fail(call)
 
     def tick(self, now: float) -> None:
-        """Nothing: heartbeats count as any other input, and the session ends who is silent."""
+        self.flush()  # answers are counted while nothing comes in, too
 
     # -- produce ----------------------------------------------------------------------------------------------
 
@@ -180,9 +172,10 @@ class ZbusParty(Endpoint):
         body = request.body if plan.body is None else plan.body
         # The id is the record's key: not its id, which would deduplicate, and not one of the headers, which all
         # messages of this plan share.
-        key = ident.encode("utf-8", "replace")
+        key = ident.encode()
         repeat = ident if self.room.options.deduplicate else ""
         self._records.append(NewRecord(body, key, plan.tag, plan.headers, repeat))
+        self.line.held = True
         if plan.acknowledged:
             self._acks.append((request, plan.answer_head + key))
         elif request.head.ordered:
@@ -192,6 +185,7 @@ class ZbusParty(Endpoint):
         """Store what was collected, and answer once it is on disk."""
         topic, records, acks = self._topic, self._records, self._acks
         self._records, self._acks = [], []
+        self.line.held = self._busy
         self.traffic.messages_in += len(records)
 
         def stored(first: int, error: PolybusError | None) -> None:
@@ -217,7 +211,7 @@ class ZbusParty(Endpoint):
             self.connection.outbox.pause_reading()
 
     def _confirm(self, acks: list[tuple[Request, bytes]]) -> None:
-        end = CONFIRMING + str(self.room.clock.wall_ms()).encode()
+        end = GAP + str(self.room.clock.wall_ms()).encode()
         connection = self.connection
         if connection.framed or any(request.head.ordered for request, _ in acks):
             for request, head in acks:
@@ -244,63 +238,41 @@ class ZbusParty(Endpoint):
             self.room.bridge_or_fail(self, plan.command, request, body)
             return
         head = plan.head if plan.sized else plan.head + b"content-length: %d\r\n" % len(body)
-        call = RpcCall(rpc.name, head, request.id, body, self)
-        if not rpc.call(call):
+        ident = request.id.encode()
+        call = RpcCall(rpc.exchange, head, ident, body, self.line, self.sender)
+        if not rpc.exchange.call(call):
             self.room.bridge_or_fail(self, plan.command, request, body)
         elif self.room.router.calls.watch is not None:
             call.watched = self.room.watch_call(plan.who, rpc.name, body)
 
     def _route(self, plan: Plan, request: Request) -> None:
+        room, body = self.room, request.body
+        ident = request.id.encode()
         self.traffic.messages_in += 1
-        call = self._serving.pop((plan.recver, request.id), None)
-        if call is not None and call.watched is not None:
-            failed, text = unwrap_result(plan.status, request.body)
-            status = Status.FAILED if failed else Status.OK
-            error = text.decode("utf-8", "replace") if failed else ""
-            call.watched.answered(request.body, status, error)
-        room = self.room
+        self.line.answered(plan.recver, ident, plan.status, body)
         target = room.parties.get(plan.recver)
         if target is not None:
-            size = b"" if plan.sized else b"content-length: %d\r\n" % len(request.body)
-            own = b"id: " + request.id.encode("utf-8", "replace") + b"\r\n\r\n"
-            raw = b"".join((status_line(plan.status), plan.head, size, own, request.body))
-            target.deliver_routed(request.id, raw)
+            size = b"" if plan.sized else b"content-length: %d\r\n" % len(body)
+            target.line.deliver(ident, (plan.head, size, b"id: ", ident, GAP, body))
         elif plan.recver == room.bridge_id:
             for rpc in tuple(room.rpc.values()):
-                if rpc.routed(request.id, plan.status, request.body):
+                if rpc.routed(request.id, plan.status, body):
                     break
         if request.head.ordered:
             request.send(encode_reply(200, reply_headers(request.id)))
 
     def deliver_routed(self, ident: str, raw: bytes) -> None:
-        """Send what a service answered to this caller."""
-        if self.closed:
-            return
-        self.traffic.messages_out += 1
-        request = self._ordered_calls.pop(ident, None) if self._ordered_calls else None
-        if request is not None:
-            request.send(raw)
-        else:
-            self.connection.send(raw)
+        """Send this caller an answer that is no service's."""
+        self.line.deliver(ident.encode(), (raw,))
 
     def expect_routed(self, request: Request) -> None:
         """The answer to this plain HTTP request will be routed here."""
-        self._ordered_calls[request.id] = request
+        self.line.ordered[request.id.encode()] = request
 
     @property
     def serving(self) -> int:
         """How many calls this connection has taken and not answered."""
-        return len(self._serving)
-
-    def note_serving(self, call: RpcCall) -> None:
-        """This connection has taken a call: its caller is told when the connection ends before the answer."""
-        serving = self._serving
-        if len(serving) >= MAX_SERVING:
-            oldest = serving.pop(next(iter(serving)))
-            text = "the service leaves too many calls unanswered"
-            self._fail_taken(oldest, Status.STALLED, text)
-        sender = self.room.bridge_id if call.caller is None else call.caller.sender
-        serving[sender, call.id] = call
+        return len(self.line.serving)
 
     # -- consume ----------------------------------------------------------------------------------------------
 
@@ -310,18 +282,13 @@ class ZbusParty(Endpoint):
             slot = plan.slot = self._slot(plan, request)
             if slot is None:
                 return
+            if may_pass_by(self, request):
+                most = self.room.options.max_waiting
+                request.head.shortcut = Consuming(request.head, plan, slot, most, self.room.era)
         if plan.several and len(slot.waiting) >= self.room.options.max_waiting:
             request.send(answers.bad(request.id, plan.topic, "too many consumes are waiting"))
             return
-        if slot.add(request, plan.several):
-            if slot.rpc is not None:
-                slot.rpc.wait(slot)
-            elif slot.member is not None:
-                # Several that wait are served together; it takes one alone to gain by being served at once.
-                if plan.several or len(slot.member.group.members) > 1:
-                    slot.member.credit()
-                else:
-                    self.room.groups.serve(slot.member)
+        slot.add(request, plan.several)
 
     def _slot(self, plan: Plan, request: Request) -> Slot | None:
         """Join the group that a consume names; None when it was answered with an error."""
@@ -331,12 +298,14 @@ class ZbusParty(Endpoint):
         if group is None:
             request.send(answers.no_group(request.id, plan.command.topic, asked))
             return None
-        known = self._slots.get((plan.topic, group.name))
-        if known is not None and not known.closed:
-            return known
         rpc = room.rpc.get(plan.topic)
-        slot = Slot(self, None, rpc)
-        if rpc is None:
+        exchange = None if rpc is None else rpc.exchange
+        known = self._slots.get((plan.topic, group.name))
+        # A topic that was removed and declared again has another exchange.
+        if known is not None and not known.closed and known.exchange is exchange:
+            return known
+        slot = Slot(self, self.line, None, exchange)
+        if exchange is None:
             try:
                 slot.member = room.groups.join(
                     self, plan.topic, group.name, on_closed=self._closed(slot, plan.command.topic)
@@ -348,6 +317,7 @@ class ZbusParty(Endpoint):
             except PolybusError as exc:
                 request.send(answers.error(request.id, plan.command.topic, exc))
                 return None
+            slot.member.deliver = slot.deliver
         self._slots[plan.topic, group.name] = slot
         return slot
 
@@ -375,26 +345,11 @@ class ZbusParty(Endpoint):
             text = "replaced by a later consume on this connection"
             request.send(answers.text(409, request.id, "", text))
 
-    def deliver_record(self, delivery: Delivery) -> None:
-        slot = self._slots.get((delivery.topic, delivery.group))
-        request = slot.next_waiting() if slot is not None else None
-        if request is None or slot is None:
-            if slot is not None and slot.member is not None:
-                slot.member.nack(delivery.record.offset)
-            return
-        slot.plain = request.head.ordered
-        self.traffic.messages_out += 1
-        raw = self._deliveries.encode(delivery, request)
-        if slot.waiting:
-            request.send(raw)
-        else:
-            request.send_now(raw)
-
     # -- what takes time --------------------------------------------------------------------------------------
 
     def wait_for(self, work: Coroutine[Any, Any, None]) -> None:
         """Carry out a command that waits for the disk; later requests of this connection come after it."""
-        self._busy = True
+        self._busy = self.line.held = True
         self.connection.outbox.pause_reading()
         self.room.topics.groups.spawn(self._wait(work))
 
@@ -402,7 +357,7 @@ class ZbusParty(Endpoint):
         try:
             await work
         finally:
-            self._busy = False
+            self._busy = self.line.held = False
             if not self.closed:
                 while self._backlog and not self._busy:
                     self.take(self._backlog.popleft())

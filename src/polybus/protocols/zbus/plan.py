@@ -1,6 +1,6 @@
 """What the heads of a client's requests mean, worked out once per head (see `http.session`).
 
-Invariant: a plan holds only what follows from the head, the connection, the state of topics at `epoch` and the
+Invariant: a plan holds only what follows from the head, the connection, the state of topics in its `era` and the
 policy at `rules`; when one of them has moved on the plan is made again.
 """
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from polybus.core.endpoint import Identity
+    from polybus.protocols.zbus.relay import Slot
     from polybus.protocols.zbus.rpc import RpcTopic
-    from polybus.protocols.zbus.slot import Slot
     from polybus.protocols.zbus.urls import Command
 
 
@@ -35,7 +35,7 @@ class Plan:
         "body",
         "command",
         "counted",
-        "epoch",
+        "era",
         "head",
         "headers",
         "judged",
@@ -52,9 +52,9 @@ class Plan:
         "who",
     )
 
-    def __init__(self, kind: Kind, epoch: int, command: Command, who: Identity, rules: int) -> None:
+    def __init__(self, kind: Kind, era: int, command: Command, who: Identity, rules: int) -> None:
         self.kind = kind
-        self.epoch = epoch
+        self.era = era
         self.rules = rules  # the epoch of the policy
         self.who = who
         self.command = command
@@ -64,7 +64,7 @@ class Plan:
         self.answer_head = b""  # PRODUCE: the answer up to its id
         self.headers: dict[str, str] = {}  # PRODUCE: what is stored, without the id
         self.tag = ""  # PRODUCE
-        self.head = b""  # CALL, ROUTE: what is passed on, without the id
+        self.head = b""  # CALL, ROUTE: what is passed on, from its first line, without the id
         self.sized = False  # CALL, ROUTE: whether that has the length of the body
         self.rpc: RpcTopic | None = None  # CALL
         self.judged = True  # CALL: whether every method may be called

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from polybus.http.response import status_line
 from polybus.protocols.zbus import answers
 from polybus.protocols.zbus.plan import Kind, Plan
+from polybus.protocols.zbus.relay import Answering, Calling
 from polybus.protocols.zbus.urls import Command, resolve
 from polybus.protocols.zbus.wire import (
     MAX_TAG,
     NOT_ROUTED,
     NOT_STORED,
+    OK,
     VERSION,
     encode_reply,
     header_text,
@@ -55,7 +58,7 @@ def make_plan(party: ZbusParty, request: Request) -> Plan | None:
         case "produce" | "rpc":
             return _plan_produce(party, request, command)
         case "route":
-            return _plan_route(party, command)
+            return _plan_route(party, request, command)
         case "consume" if "offset" not in command.headers:
             return _plan_consume(party, request, command)
     return _new_plan(party, Kind.OTHER, command)
@@ -63,7 +66,7 @@ def make_plan(party: ZbusParty, request: Request) -> Plan | None:
 
 def _new_plan(party: ZbusParty, kind: Kind, command: Command) -> Plan:
     room = party.room
-    return Plan(kind, room.epoch, command, party.who, room.router.policy.epoch)
+    return Plan(kind, room.era.number, command, party.who, room.router.policy.epoch)
 
 
 def _deny(request: Request, command: Command) -> None:
@@ -123,6 +126,7 @@ def _stored_headers(party: ZbusParty, request: Request, command: Command) -> dic
 def _plan_call(
     party: ZbusParty, request: Request, command: Command, route: TopicRoute, stored: dict[str, str]
 ) -> Plan:
+    assert route.rpc is not None
     plan = _new_plan(party, Kind.CALL, command)
     plan.topic = route.name
     permits = party.room.permits
@@ -135,11 +139,14 @@ def _plan_call(
     if command.body is None and length is not None:
         plan.sized = True
         stored["content-length"] = length
-    plan.head = header_text(stored).encode("utf-8", "replace")
+    plan.head = OK + header_text(stored).encode("utf-8", "replace")
+    if plan.sized and plan.judged and not plan.counted and may_pass_by(party, request):
+        exchange = route.rpc.exchange
+        request.head.shortcut = Calling(party.line, plan, exchange, party.room.era)
     return plan
 
 
-def _plan_route(party: ZbusParty, command: Command) -> Plan:
+def _plan_route(party: ZbusParty, request: Request, command: Command) -> Plan:
     plan = _new_plan(party, Kind.ROUTE, command)
     headers = command.headers
     plan.recver = headers.get("recver", "")
@@ -152,8 +159,16 @@ def _plan_route(party: ZbusParty, command: Command) -> Plan:
     if "content-length" in headers:
         plan.sized = True
         passed["content-length"] = headers["content-length"]
-    plan.head = header_text(passed).encode("utf-8", "replace")
+    plan.head = status_line(plan.status) + header_text(passed).encode("utf-8", "replace")
+    target = party.room.parties.get(plan.recver)
+    if plan.sized and target is not None and may_pass_by(party, request):
+        request.head.shortcut = Answering(party.line, plan, target.line, party.room.era)
     return plan
+
+
+def may_pass_by(party: ZbusParty, request: Request) -> bool:
+    """Whether requests with this head may pass by the party, which looks at everything."""
+    return not (request.head.ordered or party.connection.framed or party.room.tracers)
 
 
 def _plan_consume(party: ZbusParty, request: Request, command: Command) -> Plan | None:

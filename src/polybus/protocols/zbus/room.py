@@ -1,6 +1,6 @@
 """What all Zbus connections of one node share: topics as Zbus names them, services, trackers, tokens.
 
-Invariant: `epoch` rises with every change of a topic, so a plan that was made under the present epoch is still right;
+Invariant: the era ends with every change of a topic, so a plan that was made in the present one is still right;
 names are found whatever their case, and kept as they were first spelled (protocol page §7).
 """
 
@@ -37,6 +37,7 @@ from polybus.protocols.zbus.offered import Offered
 from polybus.protocols.zbus.options import ZbusOptions
 from polybus.protocols.zbus.party import ZbusParty
 from polybus.protocols.zbus.permits import Bearers, Permits
+from polybus.protocols.zbus.relay import Era
 from polybus.protocols.zbus.rpc import RpcTopic, service_down
 from polybus.protocols.zbus.tokens import Tokens
 from polybus.protocols.zbus.tracker import Tracker
@@ -77,7 +78,7 @@ class ZbusRoom:
         self.advertise = self.options.advertise
         """What clients are told to connect to; set by the node once it listens."""
         self.ssl = self.options.ssl
-        self.epoch = 0
+        self.era = Era(router)
         self.parties: dict[str, ZbusParty] = {}
         """By sender, where answers are routed to."""
         self.rpc: dict[str, RpcTopic] = {}
@@ -123,10 +124,18 @@ class ZbusRoom:
     def leave(self, party: ZbusParty) -> None:
         """A client has gone; what it held goes to others."""
         self.parties.pop(party.sender, None)
-        self.tracers.pop(party, None)
+        self.trace_to(party, None)
         self.tracker.leave(party)
         self.router.detach(party)
         self.groups.left(party)
+
+    def trace_to(self, party: ZbusParty, topics: frozenset[str] | None) -> None:
+        """Send copies of the messages to these topics, or to all when there are none; no more when it is None."""
+        known = self.tracers.pop(party, None)
+        if topics is not None:
+            self.tracers[party] = topics
+        if topics != known:
+            self.era.number += 1  # shortcuts copy nothing
 
     def trace(self, party: ZbusParty, command: Command, request: Request) -> None:
         """Copy an incoming message to those who asked for it."""
@@ -144,7 +153,7 @@ class ZbusRoom:
     def pending(self) -> int:
         """Calls that a service has taken or will take; a drain waits for them."""
         taken = sum(party.serving for party in self.parties.values())
-        return taken + sum(len(rpc.calls) for rpc in self.rpc.values())
+        return taken + sum(rpc.exchange.depth for rpc in self.rpc.values())
 
     # -- topics -----------------------------------------------------------------------------------------------
 
@@ -184,7 +193,7 @@ class ZbusRoom:
 
     def _changed(self, event: TopicEvent) -> None:
         if event.change in ("declared", "edited", "removed") and not event.group:
-            self.epoch += 1
+            self.era.number += 1
             self._routes = None
         if event.change != "emptied":
             self.tracker.changed()

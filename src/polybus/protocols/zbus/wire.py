@@ -17,6 +17,7 @@ from polybus.http.response import status_line
 
 WIRE: Final = "zbus"
 VERSION: Final = "0.8.0"  # the documented dialect, as its clients expect to read it
+OK: Final = status_line(200)
 MAX_ID: Final = 39
 MAX_TAG: Final = 127
 MAX_FILTER: Final = 127
