@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
+from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity, Traffic
 from polybus.errors import Conflict, NoSuchGroup, NoSuchTopic, PolybusError
 from polybus.model.ids import random_id
 from polybus.model.message import Publication, Reply, Status
@@ -33,6 +33,28 @@ if TYPE_CHECKING:
     from polybus.http.request import Request
     from polybus.http.session import HttpSession
     from polybus.protocols.zbus.room import ZbusRoom
+
+
+class LineTraffic(Traffic):
+    """Counters of a party: what comes and goes is counted where it passes, and looked up when somebody asks."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self.bytes_out = self.calls = self.failures = self.dropped = 0
+
+    @property
+    def messages_in(self) -> int:  # type: ignore[override]
+        return self._line.taken
+
+    @property
+    def messages_out(self) -> int:  # type: ignore[override]
+        return self._line.sent
+
+    @property
+    def bytes_in(self) -> int:  # type: ignore[override]
+        return self._line.connection.received
 
 
 class ZbusParty(Endpoint):
@@ -78,6 +100,7 @@ class ZbusParty(Endpoint):
         self._backlog: deque[Request] = deque()
         self._slots: dict[tuple[str, str], Slot] = {}
         self.line = Line(self, connection, self.sender)
+        self.traffic = LineTraffic(self.line)
         room.join(self)
 
     # -- http.site.Party --------------------------------------------------------------------------------------
@@ -124,11 +147,6 @@ class ZbusParty(Endpoint):
             call.exchange.topic.fail(call, Status.TOO_LARGE, text)
 
     def flush(self) -> None:
-        line, traffic = self.line, self.traffic
-        traffic.bytes_in = self.connection.received
-        traffic.messages_in += line.taken
-        traffic.messages_out += line.sent
-        line.taken = line.sent = 0
         if self._records:
             self._end_run()
 
@@ -144,7 +162,6 @@ class ZbusParty(Endpoint):
             if slot.exchange is not None:
                 slot.exchange.topic.leave(self)
         self._slots.clear()
-        self.flush()
         self.room.leave(self)
         self.line.closed = True
         serving, self.line.serving = self.line.serving, {}
@@ -152,7 +169,7 @@ class ZbusParty(Endpoint):
             call.exchange.topic.fail(call)
 
     def tick(self, now: float) -> None:
-        self.flush()  # answers are counted while nothing comes in, too
+        """Nothing: heartbeats count as any other input, and the session ends who is silent."""
 
     # -- produce ----------------------------------------------------------------------------------------------
 
@@ -186,7 +203,7 @@ class ZbusParty(Endpoint):
         topic, records, acks = self._topic, self._records, self._acks
         self._records, self._acks = [], []
         self.line.held = self._busy
-        self.traffic.messages_in += len(records)
+        self.line.taken += len(records)
 
         def stored(first: int, error: PolybusError | None) -> None:
             self._unfinished -= 1
@@ -217,7 +234,7 @@ class ZbusParty(Endpoint):
             for request, head in acks:
                 request.send(head + end)
         elif acks:
-            self.traffic.messages_out += len(acks)
+            self.line.sent += len(acks)
             lines = [head for _, head in acks]
             lines.append(b"")
             connection.send(end.join(lines))
@@ -228,7 +245,7 @@ class ZbusParty(Endpoint):
         body = request.body if plan.body is None else plan.body
         rpc = plan.rpc
         assert rpc is not None
-        self.traffic.messages_in += 1
+        self.line.taken += 1
         if not (plan.judged or self.room.permits.allow_call(plan.who, rpc.name, body)):
             request.send(answers.forbidden(request.id, plan.command.topic))
             return
@@ -248,7 +265,7 @@ class ZbusParty(Endpoint):
     def _route(self, plan: Plan, request: Request) -> None:
         room, body = self.room, request.body
         ident = request.id.encode()
-        self.traffic.messages_in += 1
+        self.line.taken += 1
         self.line.answered(plan.recver, ident, plan.status, body)
         target = room.parties.get(plan.recver)
         if target is not None:

@@ -113,8 +113,8 @@ class Line:
         self.ordered: dict[bytes, Request] = {}
         """Plain HTTP requests whose answers will be routed here."""
         self.deliveries = Deliveries()
-        # Not yet added to the party's traffic
         self.taken = 0
+        """Messages of this client, and in `sent` those to it."""
         self.sent = 0
 
     def deliver(self, ident: bytes, pieces: tuple[bytes, ...]) -> None:
