@@ -329,3 +329,20 @@ async def test_what_was_cancelled_is_not_kept_while_nobody_takes_calls(bus):
     (taken,) = await service.send(take())
     assert b'"params":[1]' in taken.body
     assert (exchange.depth, exchange.size) == (0, 0)
+
+
+async def test_who_changes_its_mind_again_and_again_stands_in_line_once(bus):
+    wavering, steady, caller = bus.client(), bus.client(), bus.client()
+    await declare(caller)
+    for _ in range(100):
+        assert await wavering.send(take()) == []
+        assert (await wavering.one("unconsume", topic="R")).status == 200
+    await steady.send(take())
+    exchange: Exchange = bus.room.rpc["R"].exchange
+    assert len(exchange.waiting) == 2
+    await caller.send(call("first"))
+    assert [taken.get("origin_id") for taken in steady.received()] == ["first"]
+    await wavering.send(take())
+    await caller.send(call("second"))
+    assert [taken.get("origin_id") for taken in wavering.received()] == ["second"]
+    assert len(exchange.waiting) == 0

@@ -38,13 +38,15 @@ cdef class Line:
     cpdef answered(self, str recver, bytes ident, object status, bytes body)
 
 cdef class Slot:
-    cdef public object party, waiting
+    cdef public object party
+    cdef public list waiting
+    cdef public long long places
     cdef public Member member
     cdef public Line line
     cdef public Exchange exchange
     cdef public bint closed, plain
 
-    @cython.locals(group=Group)
+    @cython.locals(group=Group, waiting=list)
     cpdef add(self, Request request, bint several)
     @cython.locals(request=Request, line=Line)
     cpdef deliver(self, delivery)

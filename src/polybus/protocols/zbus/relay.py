@@ -155,7 +155,7 @@ class Slot:
     answered (protocol page §5), unless the client asked to have several waiting.
     """
 
-    __slots__ = ("closed", "exchange", "line", "member", "party", "plain", "waiting")
+    __slots__ = ("closed", "exchange", "line", "member", "party", "places", "plain", "waiting")
 
     def __init__(
         self, party: ZbusParty, line: Line, member: Member | None, exchange: Exchange | None
@@ -164,7 +164,9 @@ class Slot:
         self.line = line
         self.member = member
         self.exchange = exchange
-        self.waiting: deque[Request] = deque()
+        self.waiting: list[Request] = []  # most have room for one
+        self.places = 0
+        """How often it stands in the exchange's line of those who wait."""
         self.closed = False
         self.plain = False
         """Whether the last delivery answered a plain HTTP request, which no later consume has to confirm."""
@@ -193,7 +195,7 @@ class Slot:
             if self.member is not None:
                 self.member.nack(delivery.record.offset)
             return
-        request = self.waiting.popleft()
+        request = self.waiting.pop(0)
         line = self.line
         line.sent += 1
         self.plain = request.head.ordered
@@ -208,7 +210,7 @@ class Slot:
 
         While services are busy, what goes to all of them is gathered; one that was idle gets its call at once.
         """
-        request = self.waiting.popleft()
+        request = self.waiting.pop(0)
         line = self.line
         line.serve(call)
         pieces = (
@@ -263,6 +265,7 @@ class Exchange:
         waiting = self.waiting
         while waiting:
             slot = waiting.popleft()
+            slot.places -= 1
             if slot.waiting:
                 slot.hand_over(call, self.count, False)
                 self.count += 1
@@ -293,7 +296,10 @@ class Exchange:
                 return
             if call.watched is not None:
                 call.watched.abandoned()
-        self.waiting.append(slot)
+        # Who takes a consume back keeps the place, or the line would grow with every change of mind.
+        if slot.places < len(slot.waiting):
+            slot.places += 1
+            self.waiting.append(slot)
 
     def drop(self, call: RpcCall) -> None:
         """Nobody waits for the answer any more."""
@@ -318,6 +324,8 @@ class Exchange:
     def close(self) -> list[RpcCall]:
         """There are no consumers any more; the calls that nobody will take."""
         self.consumers.clear()
+        for slot in self.waiting:
+            slot.places = 0
         self.waiting.clear()
         calls = [call for call in self._calls if call.queued]
         self._calls.clear()
