@@ -31,7 +31,7 @@ from polybus.errors import (
     StorageFull,
 )
 from polybus.model.clock import ManualClock
-from polybus.model.record import NewRecord
+from polybus.model.record import NewRecord, Record
 from polybus.storage.engine import EmbeddedEngine
 from tests.core.durable import Consumer, DurableNode
 from tests.core.memory_engine import MemoryEngine
@@ -1083,6 +1083,74 @@ async def test_records_are_held_within_bounds_whatever_their_number(clock):
     group = await node.group()
     await node.join(1)
     assert len(group.cursor.open) <= backlog.READ_BYTES // 50_000 + 1
+
+
+class Paged(MemoryEngine):
+    """Has only those pages in memory that were read, as an engine with chunks on disk."""
+
+    size = 10
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pages = {0}
+        self.asked: list[int] = []
+
+    def cached(
+        self, topic: str, start: int, max_records: int, max_bytes: int
+    ) -> list[Record] | None:
+        page = start // self.size
+        if start < self.topic(topic).end and page not in self.pages:
+            return None
+        room = (page + 1) * self.size - start
+        return self._read(topic, start, min(max_records, room), max_bytes)
+
+    async def read(self, topic: str, start: int, max_records: int, max_bytes: int) -> list[Record]:
+        self.asked.append(start)
+        found = list(await super().read(topic, start, max_records, max_bytes))
+        self.pages.add(start // self.size)
+        return found
+
+
+async def test_the_disk_is_asked_for_what_comes_next_while_what_is_here_is_delivered(clock):
+    engine = Paged()
+    node = await prepared(engine, clock)
+    await node.produce("t", *(str(n) for n in range(35)))
+    group = await node.group()
+    consumer, member = await node.join(1)
+    assert (consumer.offsets, engine.asked) == ([0], [10])
+    assert not group.backlog.reading
+    for _ in range(40):
+        member.credit(1)
+        await node.settle()
+    assert consumer.offsets == list(range(35))
+    assert engine.asked == [10, 20, 30], "each page once, and before it was needed"
+
+
+async def test_what_is_wanted_before_it_came_is_not_asked_for_twice(clock):
+    engine = Paged()
+    node = await prepared(engine, clock)
+    await node.produce("t", *(str(n) for n in range(35)))
+    await node.group()
+    consumer, _ = await node.join(100)
+    assert consumer.offsets == list(range(35))
+    assert engine.asked == [10, 20, 30]
+
+
+async def test_a_page_that_cannot_be_read_is_told_once_it_is_wanted(clock, caplog):
+    engine = Paged()
+    node = await prepared(engine, clock)
+    await node.produce("t", *(str(n) for n in range(20)))
+    group = await node.group()
+    engine.broken = CorruptRecord("0.seg", 64, "checksum")
+    consumer, member = await node.join(9)
+    assert (engine.asked, group.info().problem, caplog.text) == ([10], "", "")
+    member.credit(9)
+    await node.settle()
+    assert "corrupt chunk in 0.seg" in group.info().problem
+    assert consumer.offsets == list(range(10))
+    engine.broken = None
+    await node.pass_time(backlog.RETRY_S)
+    assert consumer.offsets == list(range(18))
 
 
 async def test_a_failure_nobody_expected_is_logged(node, caplog):

@@ -7,6 +7,7 @@ cdef class Backlog:
     cdef public object predicate
     cdef public str problem
     cdef public bint reading
+    cdef bint _warming
 
     cpdef delivered_again(self, offset)
     cpdef bint open(self, double now) except -1

@@ -1,7 +1,8 @@
 """What a group has still to deliver: read from the log ahead of its members, or given back by them.
 
 Invariant: at most one read is under way, and at most one batch of records is held for first deliveries and one for
-redeliveries; the rest are offsets. Redeliveries go first; within each kind the order is that of the log.
+redeliveries; the rest are offsets. A read may be ahead of its time: then it only brings what comes next into the
+engine's memory. Redeliveries go first; within each kind the order is that of the log.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Backlog:
         "_redo",
         "_retry_at",
         "_scans",
+        "_warming",
         "predicate",
         "problem",
         "reading",
@@ -62,6 +64,7 @@ class Backlog:
         self._epoch = 0  # a read that began in an older one is dropped
         self._retry_at = 0.0
         self._scans = 0
+        self._warming = False  # a read is under way only so that its records are in memory
 
     def __len__(self) -> int:
         return len(self._back)
@@ -144,7 +147,11 @@ class Backlog:
         records = engine.cached(group.topic, start, count, READ_BYTES)
         if records:
             self._arrived(records, start, again)
+            if not again:
+                self._look_ahead()
             return True
+        if self._warming:
+            return False
         info = engine.topic(group.topic)
         if start < info.first:
             group.trimmed(info.first)
@@ -153,6 +160,23 @@ class Backlog:
             self.reading = True
             group.hub.spawn(self._read(start, count, again, self._epoch))
         return False
+
+    def _look_ahead(self) -> None:
+        """Have the disk asked for what comes next while what is here is delivered: nobody should wait for it then."""
+        group, start = self._group, self._group.cursor.next
+        if not self._warming and group.hub.engine.cached(group.topic, start, 1, 1) is None:
+            self._warming = True
+            group.hub.spawn(self._warm(start))
+
+    async def _warm(self, start: int) -> None:
+        group = self._group
+        try:
+            await group.hub.engine.read(group.topic, start, 1, 1)
+        except PolybusError:
+            pass  # told when it is read for good
+        finally:
+            self._warming = False
+            group.hub.touch(group)
 
     async def _read(self, start: int, count: int, again: bool, epoch: int) -> None:
         group = self._group
