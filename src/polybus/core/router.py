@@ -49,9 +49,11 @@ class Router:
         self.past: dict[str, Traffic] = {}
         """What endpoints that have gone had counted, by wire: totals must not fall when one leaves."""
         self._subscriptions: dict[str, Subscriptions[Endpoint]] = {}
-        self._shared_subscriptions: Subscriptions[Endpoint] = Subscriptions()
+        self._shared_subscriptions: Subscriptions[Endpoint] = Subscriptions(on_walk=self._walked)
         self.subscription_epoch = 0
         """Rises with every subscribe and unsubscribe; a cached list of recipients is right while it stands."""
+        self.visited = 0
+        """How many nodes the look-ups of all publications so far have walked: what `Toll` charges the publisher for."""
 
     # -- parties ---------------------------------------------------------------------------------------------------
 
@@ -229,7 +231,7 @@ class Router:
 
     def add_wire(self, wire: str, rules: Rules) -> None:
         """Declare how a wire's own publications meet its own subscriptions."""
-        self._subscriptions[wire] = Subscriptions(rules)
+        self._subscriptions[wire] = Subscriptions(rules, self._walked)
 
     def subscribe(self, endpoint: Endpoint, topic: str, shared: str | None) -> bool:
         """Subscribe to `topic` of the endpoint's wire, and to the shared pattern for what other wires publish.
@@ -281,9 +283,8 @@ class Router:
             found += tuple(e for e in others if e.wire != wire)
         return found
 
-    def nodes_visited(self, wire: str) -> int:
-        """How many nodes all look-ups for publications of a wire have walked so far (see `Subscriptions.visited`)."""
-        return self._subscriptions[wire].visited + self._shared_subscriptions.visited
+    def _walked(self, visited: int) -> None:
+        self.visited += visited
 
     def publish(self, publication: Publication) -> int:
         """Deliver to everybody subscribed; how many endpoints took it.

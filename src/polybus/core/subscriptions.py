@@ -7,7 +7,7 @@ agree with the topic, so it pays for what it reaches and not for what is there.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from polybus.model.pattern import ANY, ONE, has_wildcard
@@ -152,10 +152,16 @@ class Subscriptions(Generic[S]):
     texts are taken as they are: whoever calls has checked them.
     """
 
-    def __init__(self, rules: Rules = PATTERNS) -> None:
+    def __init__(
+        self, rules: Rules = PATTERNS, on_walk: Callable[[int], None] | None = None
+    ) -> None:
+        """An empty index.
+
+        Args:
+            on_walk: Told how many nodes each walk has looked at; a topic seen before needs none.
+        """
         self.epoch = 0
-        self.visited = 0
-        """How many nodes all walks so far have looked at: what a publisher with costly topics is charged for."""
+        self._on_walk = on_walk
         self._rules = rules
         self._root: Node[S] = Node()
         self._patterns: dict[S, dict[str, Node[S]]] = {}
@@ -226,7 +232,8 @@ class Subscriptions(Generic[S]):
     def _look_up(self, topic: str) -> tuple[S, ...]:
         found: dict[S, None] = {}
         nodes, visited = self._rules.reach(self._root, self._rules.split(topic))
-        self.visited += visited
+        if self._on_walk is not None:
+            self._on_walk(visited)
         for node in nodes:
             found.update(node.subscribers)
         result = tuple(found)

@@ -110,6 +110,7 @@ class Pause(IntFlag):
     ORDER = 4  # too many of its requests wait for their turn to be answered
     RATE = 8  # its identity has sent its share of bytes
     TURN = 16  # what it sent took long to handle: first it is the others' turn
+    DEBT = 32  # its topics were too costly to match: it has to pay that off first
 
 
 class Outbox:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polybus.core import toll
 from polybus.core.endpoint import Identity
 from polybus.core.subscriptions import PATTERNS
 from polybus.errors import (
@@ -704,3 +705,78 @@ def test_the_list_of_services_names_wire_and_owner():
     assert found["s"]["wire"] == "native"
     assert found["s"]["owner"] == "local"
     assert (found["/x/y"]["shared"], found["/x/y"]["prefix"]) == ("x/y", True)
+
+
+# -- publications that cost --
+
+
+@pytest.fixture
+def costly(monkeypatch):
+    """A room with so many subscriptions that a `**` is a burden."""
+    monkeypatch.setattr(toll, "VISITS_PER_S", 20_000)
+    monkeypatch.setattr(toll, "MAX_DEBT", 60_000)
+    room = Room()
+    reader = room.connect()
+    for n in range(40):
+        for m in range(40):
+            reader.say(wire.SUBSCRIBE, 1, f"r{n}/u{m}/x")
+    reader.received()
+    return room
+
+
+def test_a_publisher_of_costly_topics_rests_and_nobody_else_does(costly):
+    greedy, modest, service = costly.connect(), costly.connect(), costly.connect()
+    service.serve("calc")
+    frames = [wire.encode(wire.PUBLISH, n, f"**/no{n}") for n in range(1, 101)]
+    frames[50:50] = [wire.encode(wire.CALL, 1000 + n, "calc", b"%d" % n) for n in range(3)]
+    data = b"".join(frames)
+    greedy.send(data[:-100])
+    first = [frame.id for frame in greedy.heard()]
+    assert 1 < len(first) < 50
+    assert not greedy.tap.reading
+    greedy.send(data[-100:])  # read before the pause took hold
+    assert greedy.heard() == []
+    assert modest.ask(wire.PUBLISH, 7, "r1/u1/x").id == 7
+    answered, called = list(first), []
+    for _ in range(300):
+        costly.pass_time(1)
+        heard = greedy.heard()
+        assert len([f for f in heard if f.kind == wire.OK]) <= len(first) + 1
+        answered += [f.id for f in heard if f.kind == wire.OK]
+        called += [f.payload for f in service.heard() if f.kind == wire.CALL]
+        if len(answered) == 100:
+            break
+    assert answered == list(range(1, 101))
+    assert called == [b"0", b"1", b"2"]
+    for _ in range(4):
+        costly.pass_time(1)
+    assert greedy.tap.reading
+    assert not greedy.closed
+
+
+def test_a_publisher_that_rests_for_long_is_told_that_the_node_lives(costly: Room):
+    greedy = costly.connect()
+    greedy.send(b"".join(wire.encode(wire.PUBLISH, 0, f"**/no{n}") for n in range(2000)))
+    for _ in range(200):
+        costly.pass_time(1)
+    assert not greedy.tap.reading
+    assert not greedy.closed
+    pings = [frame for frame in greedy.heard() if frame.kind == wire.PING]
+    assert len(pings) > 100
+
+
+def test_bad_input_that_had_to_wait_closes_its_connection(costly: Room):
+    client = costly.connect()
+    client.send(b"".join(wire.encode(wire.PUBLISH, 0, f"**/no{n}") for n in range(20)) + bytes(30))
+    assert not client.closed
+    for _ in range(30):
+        costly.pass_time(1)
+    client.settle()
+    assert costly.connections.ended["protocol error"] == 1
+
+
+def test_topics_of_ordinary_cost_are_free(costly: Room):
+    client = costly.connect()
+    for n in range(1000):
+        client.say(wire.PUBLISH, 0, f"r{n}/u{n}/x/{n}")
+    assert client.tap.reading

@@ -156,6 +156,19 @@ def test_byte_by_byte_gives_the_same_frames(frames: list[bytes]):
     assert got == frames
 
 
+@given(FRAMES, st.integers(1, 6))
+def test_a_reader_that_stops_gets_the_rest_later(frames: list[bytes], taken: int):
+    parser = wire.Frames()
+    data = b"".join(frames)
+    reading = parser.feed(data)
+    got = [frame for _, frame in zip(range(taken), reading, strict=False)]
+    reading.close()
+    assert len(parser) == len(data) - len(b"".join(got))
+    parser.keep(REPLY[:8])
+    got += parser.feed(REPLY[8:])
+    assert got == [*frames, REPLY]
+
+
 @given(st.binary(max_size=200))
 def test_garbage_parses_or_is_refused_and_nothing_else(data: bytes):
     try:

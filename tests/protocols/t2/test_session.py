@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polybus.core import toll
 from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
 from polybus.core.policy import Verb
 from polybus.core.router import Router
@@ -14,7 +15,6 @@ from polybus.core.subscriptions import PATTERNS
 from polybus.model.clock import ManualClock
 from polybus.model.message import Call, Publication, Reply, Status
 from polybus.protocols.t2 import relay
-from polybus.protocols.t2 import session as session_module
 from polybus.protocols.t2.room import T2Options
 from polybus.protocols.t2.session import sniff
 from polybus.protocols.t2.wire import (
@@ -884,8 +884,8 @@ def costly(bus):
 
 @pytest.mark.parametrize("tag", [b"", b"\xc1"], ids=["the fast way", "the full way"])
 def test_a_publisher_of_costly_topics_rests_and_nobody_else_does(costly, monkeypatch, tag):
-    monkeypatch.setattr(session_module, "VISITS_PER_S", 20_000)
-    monkeypatch.setattr(session_module, "MAX_DEBT", 60_000)
+    monkeypatch.setattr(toll, "VISITS_PER_S", 20_000)
+    monkeypatch.setattr(toll, "MAX_DEBT", 60_000)
     greedy, modest = costly.client(), costly.client()
 
     def frame(number: int) -> bytes:
@@ -917,8 +917,8 @@ def test_a_publisher_of_costly_topics_rests_and_nobody_else_does(costly, monkeyp
 
 
 def test_bad_input_that_had_to_wait_closes_its_connection(costly, monkeypatch):
-    monkeypatch.setattr(session_module, "VISITS_PER_S", 1000)
-    monkeypatch.setattr(session_module, "MAX_DEBT", 3000)
+    monkeypatch.setattr(toll, "VISITS_PER_S", 1000)
+    monkeypatch.setattr(toll, "MAX_DEBT", 3000)
     client = costly.client()
     client.payload("Pub", "**/no", b"x" * 30)
     client.send(b"\xff" * 20)
@@ -932,7 +932,7 @@ def test_topics_of_ordinary_cost_are_free(costly):
     client = costly.client()
     for n in range(500):
         client.payload("Pub", f"r{n}/u{n}/x/{n}", b"x" * 30)
-    assert client.connection.session._debt == 0
+    assert client.connection.session._toll.debt == 0
 
 
 def test_a_publisher_of_what_unpacks_to_very_much_rests(bus, monkeypatch):

@@ -13,6 +13,7 @@ from typing import Final, cast
 from polybus._version import __version__
 from polybus.core.endpoint import Endpoint
 from polybus.core.router import Router
+from polybus.core.toll import Toll
 from polybus.core.topics import Topics
 from polybus.errors import (
     LimitExceeded,
@@ -30,7 +31,7 @@ from polybus.protocols.native.questions import ask
 from polybus.protocols.native.settings import DEFAULTS, Settings
 from polybus.protocols.native.wire import Frame
 from polybus.transports.connection import Connection
-from polybus.transports.outbox import Outbox
+from polybus.transports.outbox import Outbox, Pause
 
 HELLO_TIMEOUT: Final = 10.0  # seconds from the connection to the client's Hello
 PING_AFTER: Final = 60.0  # of silence; a client that lives answers
@@ -86,8 +87,10 @@ class NativeSession(Endpoint):
         "_made",
         "_max_peer_frame",
         "_preface",
+        "_resting",
         "_settings",
         "_taken",
+        "_toll",
         "_topics",
         "batch",
         "outbox",
@@ -119,6 +122,9 @@ class NativeSession(Endpoint):
         self._heard_at = 0.0
         self._greeted = False
         self._goodbye_said = False
+        self._toll = Toll()
+        self._resting = False
+        """Whether its input waits because its topics were too costly to match."""
 
     # -- Session -------------------------------------------------------------------------------------------------------
 
@@ -134,9 +140,17 @@ class NativeSession(Endpoint):
             data = self._take_preface(self._preface + data)
         traffic = self.traffic
         traffic.bytes_in += len(data)
+        if self._resting:
+            self._frames.keep(data)  # what was on its way when reading was paused
+            return
+        self._take_frames(data)
+
+    def _take_frames(self, data: bytes) -> None:
+        traffic = self.traffic
         batch = self.batch = Batch()
+        frames = self._frames.feed(data)
         try:
-            for frame in self._frames.feed(data):
+            for frame in frames:
                 traffic.messages_in += 1
                 head = wire.unpack_head(frame)
                 if wire.HEAD + head[3] + head[6] > len(frame):
@@ -146,6 +160,8 @@ class NativeSession(Endpoint):
                     hot(self, frame, head)
                 else:
                     self._handle(wire.parse(frame))
+                if self._resting:
+                    frames.close()  # the rest stays where it is
         except RemoteProtocolError as exc:
             self.send(wire.encode_error(0, exc))
             raise
@@ -170,7 +186,7 @@ class NativeSession(Endpoint):
             if now - self._connection.opened_at > HELLO_TIMEOUT:
                 self.outbox.close("no Hello")
             return
-        if self._heard:
+        if self._heard or self._resting:
             self._heard = False
             self._heard_at = now
         silent = now - self._heard_at
@@ -184,6 +200,12 @@ class NativeSession(Endpoint):
         if self._held:
             for call in self._held.expire(now):
                 self._stall(call)
+        if self._toll.pay() and self._resting:
+            self._resting = False
+            self.outbox.resume_reading(Pause.DEBT)
+            self._take_frames(b"")
+        if self._resting:
+            self.send(wire.encode(wire.PING))  # its own pings wait with the rest of its input
 
     # -- Endpoint ------------------------------------------------------------------------------------------------------
 
@@ -377,9 +399,11 @@ class NativeSession(Endpoint):
         meta_at = wire.HEAD + name_size
         text = wire.to_text(frame[wire.HEAD : meta_at])
         headers = _headers(frame, meta_at, meta_size) if meta_size else NO_HEADERS
+        router = self.router
+        before = router.visited
         try:
             topic = _checked_topic(text)
-            taken = self.router.publish(
+            taken = router.publish(
                 Publication(
                     self,
                     topic,
@@ -395,6 +419,9 @@ class NativeSession(Endpoint):
             self.answer_error(ident, exc)
         else:
             self.answer(ident, {"receivers": taken})
+            if router.visited != before and self._toll.charge_walk(router.visited - before):
+                self._resting = True
+                self.outbox.pause_reading(Pause.DEBT)
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

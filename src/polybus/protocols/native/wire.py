@@ -16,7 +16,7 @@ be a frame raises `RemoteProtocolError` and nothing else. `docs/protocols/native
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from struct import Struct
 from typing import Final, TypeVar
 
@@ -124,8 +124,8 @@ class Frames:
     def __len__(self) -> int:
         return len(self._buffer)
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Whole frames, each as its own bytes; run to its end before the next input comes.
+    def feed(self, data: bytes) -> Generator[bytes, None, None]:
+        """Whole frames, each as its own bytes; what is left when it is closed is kept for the next input.
 
         Raises:
             RemoteProtocolError: a length below the header's or above the limit; what came before was yielded.
@@ -137,23 +137,27 @@ class Frames:
                 return
             data = bytes(buffer)
             buffer.clear()
+        self._need = 4
         start, size = 0, len(data)
-        while size - start >= 4:
-            length = 4 + _LENGTH.unpack_from(data, start)[0]
-            if length < HEAD or length > self.limit:
-                raise RemoteProtocolError(
-                    f"a frame of {length} bytes; allowed are {HEAD} to {self.limit}"
-                )
-            end = start + length
-            if end > size:
-                self._need = length
-                break
-            yield data[start:end]
-            start = end
-        else:
-            self._need = 4
-        if start < size:
-            buffer += data[start:]
+        try:
+            while size - start >= 4:
+                length = 4 + _LENGTH.unpack_from(data, start)[0]
+                if length < HEAD or length > self.limit:
+                    raise RemoteProtocolError(
+                        f"a frame of {length} bytes; allowed are {HEAD} to {self.limit}"
+                    )
+                if length > size - start:
+                    self._need = length
+                    break
+                begun, start = start, start + length
+                yield data[begun:start]
+        finally:
+            if start < size:
+                buffer += data[start:]
+
+    def keep(self, data: bytes) -> None:
+        """Take input without looking at it."""
+        self._buffer += data
 
 
 def take_preface(data: bytes) -> bool | None:

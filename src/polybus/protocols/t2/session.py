@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from polybus.core.endpoint import ANONYMOUS, Identity
+from polybus.core.toll import Toll
 from polybus.errors import (
     Draining,
     LimitExceeded,
@@ -36,17 +37,10 @@ from polybus.protocols.t2.wire import (
     payload_content,
     response_content,
 )
-from polybus.transports.outbox import Outbox
+from polybus.transports.outbox import Outbox, Pause
 from polybus.transports.pieces import Pieces
 
-# What one client makes the bus do beyond passing on is counted: walks of its topics through the subscriptions, less the
-# free part of each, and unpacking for other wires. Who has had a second's worth (50 ms or so) is read no further until
-# it is paid off, well before a client's 5 s for an Ack.
-# Of one topic; no concrete topic needs more where subscriptions are sensible
-FREE_VISITS: Final = 256
-VISITS_PER_S: Final = 200_000
-MAX_DEBT: Final = 3 * VISITS_PER_S
-# Bytes that gzip brings forth meanwhile; a small frame can hold very many
+# Bytes that gzip brings forth at the cost of one visit; a small frame can hold very many
 UNPACKED_PER_VISIT: Final = 512
 
 _NO_WILDCARDS: Final = BusError("ClaimWildcardNotSupported")
@@ -70,14 +64,14 @@ def sniff(head: bytes) -> bool | None:
 class T2Session(T2Party):
     """Session and endpoint in one."""
 
-    __slots__ = ("_alive", "_debt", "_last_seen", "_pieces", "resting")
+    __slots__ = ("_alive", "_last_seen", "_pieces", "_toll", "resting")
 
     def __init__(self, room: T2Room, identity: Identity = ANONYMOUS, peer: str = "") -> None:
         super().__init__(room, identity, peer)
         self._pieces = Pieces()
         self._alive = False
         self._last_seen = 0.0
-        self._debt = 0
+        self._toll = Toll()
         self.resting = False
         """Whether its input waits because its topics were too costly to match."""
 
@@ -143,12 +137,10 @@ class T2Session(T2Party):
         if self.serving:
             self.time_out_due(now)
         room.flush()
-        if self._debt:
-            self._debt = max(0, self._debt - VISITS_PER_S)
-            if self.resting and not self._debt:
-                self.resting = False
-                self.outbox.resume_reading()
-                self.data_received(b"")
+        if self._toll.pay() and self.resting:
+            self.resting = False
+            self.outbox.resume_reading(Pause.DEBT)
+            self.data_received(b"")
 
     # -- messages, the full way --
 
@@ -221,27 +213,25 @@ class T2Session(T2Party):
         router = self.room.router
         if not router.policy.may(self.identity, "publish", shared or name):
             return None
-        before = router.nodes_visited(WIRE)
+        before = router.visited
         found = router.recipients(WIRE, name, shared)
-        visited = router.nodes_visited(WIRE) - before
-        if visited > FREE_VISITS:
-            self._charge(visited - FREE_VISITS)
+        if self._toll.charge_walk(router.visited - before):
+            self._rest()
         targets = tuple(e for e in found if isinstance(e, T2Party))
         others = tuple(e for e in found if not isinstance(e, T2Party))
         return Route(name, targets, others)
 
-    def _charge(self, visited: int) -> None:
-        self._debt = min(self._debt + visited, MAX_DEBT)
-        if self._debt > VISITS_PER_S:
-            self.resting = True
-            self.outbox.pause_reading()
+    def _rest(self) -> None:
+        """Be read no further until all is paid off, well before a client's 5 s for an Ack."""
+        self.resting = True
+        self.outbox.pause_reading(Pause.DEBT)
 
     def _unpack(self, content: bytes) -> bytes:
         """The payload for another wire."""
         payload = payload_of(content)
         gained = len(payload) - len(content)
-        if gained > 0:
-            self._charge(gained // UNPACKED_PER_VISIT)
+        if gained > 0 and self._toll.charge(gained // UNPACKED_PER_VISIT):
+            self._rest()
         return payload
 
     def _publish(self, message: Message, number: bytes) -> None:
