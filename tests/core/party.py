@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from polybus.core.departures import Departures
 from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
 from polybus.model.message import Call, Publication, Reply
 from polybus.model.record import Delivery
@@ -39,3 +43,26 @@ class Party(Endpoint):
 
     def close(self, reason: str) -> None:
         self.closed = True
+
+
+def all_steps(work: Iterator[object]) -> int:
+    """Do what is left to do for somebody who leaves; how many steps it took."""
+    return sum(1 for _ in work)
+
+
+class Turns:
+    """Stands in for the event loop where parties are cleared away."""
+
+    def __init__(self, departures: Departures) -> None:
+        self.due: deque[Callable[[], None]] = deque()
+        departures.later = self.due.append
+
+    def one(self) -> None:
+        self.due.popleft()()
+
+    def all(self) -> int:
+        count = 0
+        while self.due:
+            self.one()
+            count += 1
+        return count

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from polybus.core.services import Services
 from polybus.errors import LimitExceeded, NameTaken
-from tests.core.party import Party
+from tests.core.party import Party, all_steps
+
+
+def leave(services: Services, party: Party) -> int:
+    party.closed = True
+    return all_steps(services.leave(party))
 
 
 def test_a_name_is_exclusive_within_its_wire_and_free_on_the_others():
@@ -44,7 +49,7 @@ def test_the_shared_namespace_gives_the_longest_then_the_oldest_and_the_next_inh
     assert answers("x") is old
     assert answers("x/y/z") is longer
     assert answers("x/q") is old
-    services.drop(old)
+    leave(services, old)
     assert answers("x") is young
     assert answers("x/q") is None, "an exact registration answers its own name only"
     assert services.unregister(young, "x")
@@ -63,7 +68,7 @@ def test_a_name_that_only_its_wire_can_spell_is_not_shared():
     services.register(service, "/x/", None, prefix=True)
     assert services.find("b", "x/", None) is None
     assert services.find("a", "/x/", None) is not None
-    services.drop(service)
+    leave(services, service)
     assert services.find("a", "/x/", None) is None
 
 
@@ -83,7 +88,7 @@ def test_every_change_raises_the_epoch():
     services.unregister(party, "x")
     epochs.append(services.epoch)
     services.register(party, "y", None)
-    services.drop(party)
+    leave(services, party)
     epochs.append(services.epoch)
     assert epochs == sorted(set(epochs))
 
@@ -110,7 +115,8 @@ def test_finding_equals_looking_at_every_registration(script, asked):
         elif action == "u":
             services.unregister(party, name)
         else:
-            services.drop(party)
+            leave(services, party)
+            party.closed = False
     fitting = [
         r for r in services if r.name == asked or (r.prefix and asked.startswith(r.name + "/"))
     ]
@@ -138,7 +144,32 @@ def test_who_leaves_with_many_names_changes_the_namespace_once():
     for number in range(10):
         services.register(party, f"x/{number}", f"x/{number}")
     changes: list[int] = []
-    services.on_change.append(lambda: changes.append(len(services)))
-    services.drop(party)
-    services.drop(other)
+    services.on_change.append(lambda: changes.append(len(list(services))))
+    assert leave(services, party) == 10
+    assert leave(services, other) == 0
     assert changes == [0]
+    assert len(services) == 0
+
+
+def test_names_of_who_is_leaving_lead_nowhere_and_may_be_taken():
+    services, gone, heir, prefixed = Services(), Party("a"), Party("a"), Party("b")
+    services.register(gone, "x", "x", prefix=True)
+    services.register(gone, "x/y", "x/y")
+    services.register(gone, "z", "z")
+    late = services.register(prefixed, "x", "x", prefix=True)
+    gone.closed = True
+    work = services.leave(gone)
+    for wire in ("a", "b", "c"):
+        found = services.find(wire, "x/y", "x/y")
+        assert found is not None
+        assert found.endpoint is prefixed
+        assert services.find(wire, "z", "z") is None
+    assert services.owner("a", "z") is None
+    assert services.answers(late)
+    assert [found.endpoint for found in services] == [prefixed]
+    assert len(list(services.all())) == 4
+    taken = services.register(heir, "z", "z")
+    assert all_steps(work) == 2
+    assert services.find("c", "z", "z") is taken
+    assert {found.name for found in services.all()} == {"x", "z"}
+    assert services.past["a"].calls == 0

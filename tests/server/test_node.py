@@ -12,6 +12,7 @@ import pytest
 import trustme
 
 import polybus
+from polybus.core.departures import SLICE
 from polybus.core.endpoint import Identity
 from polybus.core.policy import Verb
 from polybus.errors import ConfigError, FolderInUse, PeerUnavailable
@@ -362,3 +363,27 @@ async def test_a_call_that_comes_while_the_node_drains_is_refused(connect):
         service.send(Kind.CALL_REPLY, encode_reply(first.request_id, OK, b"done"))
         assert parse_reply(await caller.read(Kind.CALL_REPLY)).data == b"done"
         await stopping
+
+
+async def test_a_client_that_leaves_with_many_names_is_cleared_away_between_the_turns_of_others(
+    connect,
+):
+    async with running() as node:
+        client = await connect(node)
+        count = 8 * SLICE
+        for number in range(count):
+            client.send(Kind.REGISTER_REQUEST, encode_name(f"/many/{number}"))
+        for _ in range(count):
+            await client.read(Kind.REGISTER_REPLY)
+        client.writer.transport.abort()
+        seen = set()
+        while left := len(node.router.services):
+            seen.add(left)
+            await asyncio.sleep(0)
+        assert len(seen) > 4
+        client = await connect(node)
+        for number in range(count):
+            client.send(Kind.REGISTER_REQUEST, encode_name(f"/many/{number}"))
+        for _ in range(count):
+            await client.read(Kind.REGISTER_REPLY)
+    assert len(node.router.services) == 0

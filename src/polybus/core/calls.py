@@ -7,7 +7,7 @@ caller, its time or the node has gone. Late and second answers are ignored.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from polybus.core.endpoint import Endpoint
 from polybus.core.services import Registration
@@ -63,7 +63,7 @@ class Calls:
     def reply(self, reply: Reply) -> bool:
         """Pass one part of an answer on; False when the call has ended already."""
         call = reply.call
-        if not call.open:
+        if not call.open or self._abandoned(call):
             return False
         if call.watched is not None:
             call.watched.replied(reply)
@@ -74,7 +74,7 @@ class Calls:
 
     def fail(self, call: Call, status: Status, text: bytes | None = None) -> None:
         """End a call from our side."""
-        if call.open:
+        if call.open and not self._abandoned(call):
             self._end(call, status)
             reply = Reply(call, TEXTS.get(status, b"") if text is None else text, status)
             if call.watched is not None:
@@ -89,17 +89,25 @@ class Calls:
                 call.watched.abandoned()
             call.service.cancel_call(call)
 
-    def endpoint_gone(self, endpoint: Endpoint) -> None:
-        """Cancel what it asked and fail what it was asked; it must be `closed` already."""
-        for call in tuple(endpoint.calls_made or ()):
-            self.cancel(call)
-        for call in tuple(endpoint.calls_taken or ()):
-            self.fail(call, Status.GONE)
+    def leave(self, endpoint: Endpoint) -> Iterator[None]:
+        """Steps that cancel what a `closed` endpoint asked and fail what it was asked, a call each."""
+        made, endpoint.calls_made = endpoint.calls_made or set(), None
+        taken, endpoint.calls_taken = endpoint.calls_taken or set(), None
+        return self._give_up(made, taken)
+
+    def _give_up(self, made: set[Call], taken: set[Call]) -> Iterator[None]:
+        # Taken out one by one, as to free them all in the end would take its time too.
+        while made:
+            self.cancel(made.pop())
+            yield
+        while taken:
+            self.fail(taken.pop(), Status.GONE)
+            yield
 
     def tick(self, now: float) -> None:
         """End what is past its deadline."""
         deadlines = self._deadlines
-        while deadlines and (deadlines[0][0] <= now or not deadlines[0][2].open):
+        while deadlines and deadlines[0][0] <= now:
             call = heapq.heappop(deadlines)[2]
             if call.open:
                 self.fail(call, Status.TIMED_OUT)
@@ -109,17 +117,21 @@ class Calls:
             self._deadlines = [entry for entry in deadlines if entry[2].open]
             heapq.heapify(self._deadlines)
 
-    @property
-    def next_deadline(self) -> float | None:
-        """When `tick` has something to do next, at the earliest."""
-        return self._deadlines[0][0] if self._deadlines else None
+    def _abandoned(self, call: Call) -> bool:
+        """Whether its caller has gone; one with many calls takes some turns to cancel them all."""
+        if call.caller.closed:
+            self.cancel(call)
+        return not call.open
 
     def _end(self, call: Call, status: Status | None) -> None:
         call.open = False
         self.pending -= 1
         if call.charged is not None:
             call.charged.calls -= 1
-        call.caller.calls_made.discard(call)
-        call.service.calls_taken.discard(call)
+        # None while such a party is leaving.
+        if call.caller.calls_made is not None:
+            call.caller.calls_made.discard(call)
+        if call.service.calls_taken is not None:
+            call.service.calls_taken.discard(call)
         if self.on_end is not None:
             self.on_end(call, status)

@@ -7,9 +7,11 @@ Invariant: a wire's own clients are matched by its own rules first; other wires 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from polybus.core.calls import Calls
+from polybus.core.departures import Departures
 from polybus.core.endpoint import Endpoint, Identity, Traffic
 from polybus.core.limits import MAX_NAMES, MAX_NAMES_SIZE, Quota, Quotas, size_of_name
 from polybus.core.policy import OpenPolicy, Policy, Verb
@@ -40,6 +42,7 @@ class Router:
         self.quotas = Quotas()
         self.max_names = max_names
         """How many services, and how many subscriptions, one endpoint may have."""
+        self.departures = Departures()
         self.services = Services()
         self.calls = Calls()
         self.journal: Journal | None = None
@@ -68,22 +71,31 @@ class Router:
             self.endpoints.add(endpoint)
 
     def detach(self, endpoint: Endpoint) -> None:
-        """A party has gone: its names, subscriptions and calls go with it. Idempotent."""
+        """A party has gone: its names, subscriptions and calls go with it. Idempotent.
+
+        From now on nothing is routed to it; where there is much to clear and to tell others, that takes some turns.
+        """
         if endpoint not in self.endpoints:
             return
         endpoint.closed = True
         self.endpoints.discard(endpoint)
         self.quotas.leave(endpoint)
         self.past.setdefault(endpoint.wire, Traffic()).add(endpoint.traffic)
-        self.services.drop(endpoint)
         endpoint.names_size = 0
-        removed = self._shared_subscriptions.remove_all(endpoint)
-        own = self._subscriptions.get(endpoint.wire)
-        if own is not None:
-            removed += own.remove_all(endpoint)
-        if removed:
+        indexes = [
+            self._shared_subscriptions,
+            *filter(None, [self._subscriptions.get(endpoint.wire)]),
+        ]
+        if any(index.count_of(endpoint) for index in indexes):
             self.subscription_epoch += 1
-        self.calls.endpoint_gone(endpoint)
+        self.departures.add(
+            chain(
+                # First: a party may come back and register anew once the few names that such a one has are cleared.
+                self.services.leave(endpoint),
+                self.calls.leave(endpoint),
+                *(index.leave(endpoint) for index in indexes),
+            )
+        )
 
     def check(self, identity: Identity, verb: Verb, name: str) -> None:
         """Raise NotAuthorized unless the policy allows it."""

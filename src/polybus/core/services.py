@@ -8,6 +8,7 @@ a route that was found under the present epoch is still right.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from polybus.core.endpoint import Endpoint, Traffic
 from polybus.errors import LimitExceeded, NameTaken
@@ -47,8 +48,11 @@ class Services:
         self._next_age = counter()
 
     def __iter__(self) -> Iterator[Registration]:
-        for names in self._own.values():
-            yield from names.values()
+        return (found for found in self.all() if not found.endpoint.closed)
+
+    def all(self) -> Iterator[Registration]:
+        """With those of parties that are leaving: what they counted is not in `past` yet."""
+        return chain.from_iterable([names.values() for names in self._own.values()])
 
     def __len__(self) -> int:
         return sum(map(len, self._own.values()))
@@ -70,8 +74,11 @@ class Services:
             text = "characters in the name of a service"
             raise LimitExceeded(text, limit=MAX_NAME_BYTES, actual=len(name))
         names = self._own.setdefault(endpoint.wire, {})
-        if name in names:
-            raise NameTaken(name)
+        holder = names.get(name)
+        if holder is not None:
+            if not holder.endpoint.closed:
+                raise NameTaken(name)
+            self.unregister(holder.endpoint, name)
         registration = Registration(endpoint, endpoint.wire, name, shared, prefix, self._next_age())
         names[name] = registration
         if shared is not None:
@@ -91,22 +98,27 @@ class Services:
         self._changed()
         return True
 
-    def drop(self, endpoint: Endpoint) -> None:
-        """Give up all names of an endpoint that goes."""
-        held, endpoint.registrations = endpoint.registrations, None
-        if held:
-            for registration in held.values():
-                self._forget(registration)
+    def leave(self, endpoint: Endpoint) -> Iterator[None]:
+        """Steps that give up the names of a `closed` endpoint, one each; none of them leads to it any more."""
+        if endpoint.registrations:
             self._changed()
+        return self._give_up(endpoint)
+
+    def _give_up(self, endpoint: Endpoint) -> Iterator[None]:
+        while endpoint.registrations:
+            self._forget(endpoint.registrations.popitem()[1])
+            yield
+        endpoint.registrations = None
 
     def owner(self, wire: str, name: str) -> Registration | None:
         """Who holds exactly this name on that wire."""
-        return self._own.get(wire, {}).get(name)
+        found = self._own.get(wire, {}).get(name)
+        return None if found is None or found.endpoint.closed else found
 
     def answers(self, registration: Registration) -> bool:
         """Whether calls of other wires to this very name come here: the oldest claim, while it lasts."""
-        claims = self._shared.get(registration.shared or "")
-        return claims is not None and claims[0] is registration
+        claims = self._shared.get(registration.shared or "", ())
+        return next((c for c in claims if not c.endpoint.closed), None) is registration
 
     def find(self, wire: str, name: str, shared: str | None) -> Registration | None:
         """Who answers a call made on `wire` to its own `name`, which is `shared` in the shared namespace.
@@ -124,11 +136,15 @@ class Services:
 
     def _walk_shared(self, name: str, asking_wire: str) -> Registration | None:
         for registration in self._shared.get(name, ()):
-            if registration.wire != asking_wire:
+            if registration.wire != asking_wire and not registration.endpoint.closed:
                 return registration
         for prefix in prefixes(name):
             for registration in self._shared.get(prefix, ()):
-                if registration.wire != asking_wire and registration.prefix:
+                if (
+                    registration.wire != asking_wire
+                    and registration.prefix
+                    and not registration.endpoint.closed
+                ):
                     return registration
         return None
 
@@ -149,10 +165,10 @@ class Services:
 
 def _walk_own(names: dict[str, Registration], name: str) -> Registration | None:
     found = names.get(name)
-    if found is not None:
+    if found is not None and not found.endpoint.closed:
         return found if name else None  # protocol page GSB §6: the empty name never matches
     for prefix in prefixes(name):
         found = names.get(prefix)
-        if found is not None and found.prefix:
+        if found is not None and found.prefix and not found.endpoint.closed:
             return found
     return None

@@ -7,7 +7,7 @@ agree with the topic, so it pays for what it reaches and not for what is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from polybus.model.pattern import ANY, ONE, has_wildcard
@@ -166,6 +166,8 @@ class Subscriptions(Generic[S]):
         self._root: Node[S] = Node()
         self._patterns: dict[S, dict[str, Node[S]]] = {}
         """What each subscriber asked for, oldest first, with where that ends in the trie."""
+        self._leaving: set[S] = set()
+        """Those whose patterns are being taken off the trie."""
         self._count = 0
         self._cache: dict[str, tuple[S, ...]] = {}
         self._cached_recipients = 0
@@ -199,22 +201,26 @@ class Subscriptions(Generic[S]):
         self._changed(pattern)
         return True
 
-    def remove_all(self, subscriber: S) -> int:
-        """Forget a subscriber and return how many subscriptions it had."""
-        patterns = self._patterns.pop(subscriber, None)
-        if patterns is None:
-            return 0
-        for node in patterns.values():
-            del node.subscribers[subscriber]
-            node.prune()
-        self._count -= len(patterns)
+    def leave(self, subscriber: S) -> Iterator[None]:
+        """Steps that forget a subscriber, a pattern each; nothing reaches it any more."""
+        patterns = self._patterns.pop(subscriber, {})
         if len(patterns) > FORGOTTEN_SINGLY:
             self.epoch += 1
             self._clear_cache()
         else:
             for pattern in patterns:
                 self._changed(pattern)
-        return len(patterns)
+        self._leaving.add(subscriber)
+        return self._give_up(subscriber, patterns)
+
+    def _give_up(self, subscriber: S, patterns: dict[str, Node[S]]) -> Iterator[None]:
+        while patterns:
+            _pattern, node = patterns.popitem()
+            del node.subscribers[subscriber]
+            node.prune()
+            self._count -= 1
+            yield
+        self._leaving.discard(subscriber)
 
     def patterns_of(self, subscriber: S) -> tuple[str, ...]:
         """What a subscriber asked for, oldest first."""
@@ -236,6 +242,8 @@ class Subscriptions(Generic[S]):
             self._on_walk(visited)
         for node in nodes:
             found.update(node.subscribers)
+        for gone in self._leaving:
+            found.pop(gone, None)
         result = tuple(found)
         if len(topic) > MAX_CACHED_LENGTH:
             return result

@@ -182,7 +182,7 @@ class Sampler:
         for wire, past in services.past.items():
             totals.services.setdefault(wire, Traffic()).add(past)
         counts: dict[object, int] = {}
-        for found in tuple(services):
+        for found in tuple(services.all()):
             totals.services.setdefault(found.wire, Traffic()).add(found.traffic)
             totals.registered[found.wire] += 1
             counts[found.age] = found.traffic.calls

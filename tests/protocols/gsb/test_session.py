@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from polybus.core.departures import SLICE
 from polybus.core.endpoint import Identity
 from polybus.core.policy import Verb
 from polybus.protocols.gsb import party
@@ -33,6 +34,7 @@ from polybus.protocols.gsb.wire import (
     parse_reply,
 )
 from polybus.transports.outbox import Bounds
+from tests.core.party import Turns
 from tests.protocols.gsb.conftest import Bus, Client
 
 
@@ -763,3 +765,40 @@ def test_a_service_that_never_answers_does_not_fill_the_memory(bus, service, mon
     assert [(r.request_id, r.data) for r in replies(other)] == [("4", party.OVERLOADED)]
     answer(service, "4", b"late but fine")
     assert [r.data for r in replies(caller)] == [b"late but fine"]
+
+
+# -- parties that leave much behind --
+
+
+def test_pending_calls_of_a_service_that_goes_fail_in_slices_and_each_once(bus, service):
+    turns = Turns(bus.router.departures)
+    stays, leaves = bus.client(), bus.client()
+    for n in range(2 * SLICE):
+        call(stays, "/svc", f"s{n}")
+        call(leaves, "/svc", f"l{n}")
+        call(leaves, "/svc", f"s{n}")  # an id that is in use: it goes out under one of ours
+    service.hang_up()
+    failed = [r.request_id for r in replies(stays)]
+    assert 0 < len(failed) < SLICE
+    assert register(bus.client(), "/svc") == OK
+    leaves.hang_up()
+    turns.all()
+    failed += [r.request_id for r in replies(stays)]
+    assert sorted(failed) == sorted(f"s{n}" for n in range(2 * SLICE))
+    assert not service.connection.session.in_flight
+
+
+def test_calls_of_a_caller_that_goes_are_forgotten_in_slices(bus, service):
+    turns = Turns(bus.router.departures)
+    stays, leaves = bus.client(), bus.client()
+    for n in range(2 * SLICE):
+        call(leaves, "/svc", f"l{n}")
+        call(stays, "/svc", f"l{n}" if n % 2 else f"s{n}")
+    requests(service)
+    leaves.hang_up()
+    bus.pass_time(2)
+    answer(service, "l0", b"late")
+    answer(service, f"l{2 * SLICE - 2}", b"late")
+    turns.all()
+    assert service.connection.session.in_flight == 2 * SLICE
+    assert replies(stays) == []

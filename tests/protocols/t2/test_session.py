@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus.core import toll
+from polybus.core.departures import SLICE
 from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
 from polybus.core.policy import Verb
 from polybus.core.router import Router
@@ -31,6 +32,7 @@ from polybus.protocols.t2.wire import (
     unit_content,
 )
 from polybus.transports.outbox import Bounds
+from tests.core.party import Turns
 from tests.protocols.t2.conftest import Bus
 
 
@@ -948,3 +950,27 @@ def test_a_publisher_of_what_unpacks_to_very_much_rests(bus, monkeypatch):
     assert not client.tap.reading
     bus.pass_time(3)
     assert client.kinds() == ["Ack"] * 4
+
+
+def test_requests_of_and_to_clients_that_go_end_in_slices_and_each_once(bus):
+    turns = Turns(bus.router.departures)
+    owner, stays, leaves = bus.client(), bus.client(), bus.client()
+    owner.topic("Srv", "a")
+    for _ in range(2 * SLICE):
+        stays.payload("Req", "a", b"x" * 30)
+        leaves.payload("Req", "a", b"x" * 30)
+    stays.received()
+    leaves.hang_up()
+    owner.hang_up()
+    other = bus.client()
+    assert other.topic("Srv", "a")
+    assert other.ack().error is None
+    stays.payload("Req", "a", b"again")
+    assert [m.kind for m in other.messages()] == ["Req"]
+    turns.all()
+    statuses = [m.status for m in stays.messages() if m.kind == "Rsp"]
+    assert statuses == ["Timeout"] * (2 * SLICE)
+    assert bus.room.in_flight() == 1
+    assert len(stays.connection.session.asked) == 1
+    assert not leaves.connection.session.asked
+    assert not owner.connection.session.serving

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -341,7 +341,7 @@ class GsbParty(Endpoint):
         return bridged.request_id
 
     def leave(self) -> None:
-        """Give up everything this connection held; its pending callers are told. Idempotent."""
+        """Give up everything this connection held; its pending callers are told, in slices. Idempotent."""
         if self.closed:
             return
         room = self._room
@@ -349,15 +349,21 @@ class GsbParty(Endpoint):
             del room.instances[self.instance_id or b""]
         room.departures += 1
         self._router.detach(self)
-        for key, caller in self.serving.items():
-            caller.send_reply(key.decode(), SERVICE_FAILURE, GONE)
-            self.forget_opened(key, caller, 0, Status.GONE)
-        for bridged in (self._bridged or {}).values():
-            if isinstance(bridged, Rewritten):
-                bridged.caller.send_reply(bridged.request_id, SERVICE_FAILURE, GONE)
-                self._note_rewritten(bridged, Status.GONE)
-        self.serving.clear()
-        self._bridged = None
+        self._router.departures.add(self._fail_pending(), room.flush)
+
+    def _fail_pending(self) -> Iterator[None]:
+        for key in tuple(self.serving):
+            caller = self.serving.pop(key, None)
+            if caller is not None:
+                caller.send_reply(key.decode(), SERVICE_FAILURE, GONE)
+                self.forget_opened(key, caller, 0, Status.GONE)
+            yield
+        bridged, self._bridged = self._bridged or {}, None
+        for pending in bridged.values():
+            if isinstance(pending, Rewritten):
+                pending.caller.send_reply(pending.request_id, SERVICE_FAILURE, GONE)
+                self._note_rewritten(pending, Status.GONE)
+            yield
 
     def _shed(self) -> None:
         """Fail the oldest calls of a service that does not answer; looked at once a second, not at every call."""
@@ -367,12 +373,17 @@ class GsbParty(Endpoint):
             caller.send_reply(key.decode(), SERVICE_FAILURE, OVERLOADED)
             self.forget_opened(key, caller, 0, Status.STALLED)
 
-    def _forget_departed(self) -> None:
-        """Callers that have gone will not be answered (protocol page §7)."""
-        for key in [key for key, caller in self.serving.items() if caller.closed]:
-            caller = self.serving.pop(key)
-            self.forget_opened(key, caller, 0, Status.GONE, "the caller gave up")
-        for request_id, bridged in list((self._bridged or {}).items()):
+    def _forget_departed(self) -> Iterator[None]:
+        """Callers that have gone will not be answered (protocol page §7); a call each step."""
+        for key in tuple(self.serving):
+            caller = self.serving.get(key)
+            if caller is not None and caller.closed:
+                del self.serving[key]
+                self.forget_opened(key, caller, 0, Status.GONE, "the caller gave up")
+            yield
+        for request_id in tuple(self._bridged or ()):
+            bridged = self._bridges().get(request_id)
             if isinstance(bridged, Rewritten) and bridged.caller.closed:
-                self._bridges().pop(request_id)
+                del self._bridges()[request_id]
                 self._note_rewritten(bridged, Status.GONE)
+            yield

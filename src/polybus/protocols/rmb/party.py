@@ -140,4 +140,7 @@ class RmbParty(Endpoint):
         raise AssertionError("this wire has no durable topics")
 
     def close(self, reason: str) -> None:
-        self.room.router.detach(self)
+        """It has no connection that could end: its names go, while twins still call through it by their own rights."""
+        for name in tuple(self.registrations or ()):
+            self.room.router.unregister(self, name)
+        self.declared.clear()

@@ -8,7 +8,7 @@ no topic that the real client would stop at is ever sent to it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
@@ -136,21 +136,27 @@ class T2Party(Endpoint):
     def time_out(self, key: bytes) -> None:
         """End a request that this party was asked with the reply that means nobody answered."""
         requester, asked, _deadline, opened = self.serving.pop(key)
-        if isinstance(asked, Call):
-            self.room.router.fail(asked, Status.TIMED_OUT)
-            return
         status = Status.GONE if self.closed else Status.TIMED_OUT
+        if isinstance(asked, Call):
+            self.room.router.fail(asked, status)
+            return
         self.note_end(opened, requester, 0, status)
         if requester is not None:
             requester.asked.pop(key, None)
             requester.send_timeout(asked)
 
-    def give_up(self) -> None:
-        """Forget what this party asked for: it has gone, and the answers will be refused."""
-        for key, owner in self.asked.items():
-            opened = owner.serving.pop(key)[3]
-            self.note_end(opened, self, 0, Status.GONE, "the caller gave up")
-        self.asked.clear()
+    def give_up(self) -> Iterator[None]:
+        """Forget what this party asked for, whose answers will be refused, and end what it was asked; one each step."""
+        for key in tuple(self.asked):
+            owner = self.asked.pop(key, None)
+            if owner is not None:
+                opened = owner.serving.pop(key)[3]
+                self.note_end(opened, self, 0, Status.GONE, "the caller gave up")
+            yield
+        for key in tuple(self.serving):
+            if key in self.serving:
+                self.time_out(key)
+            yield
 
     def note_end(
         self,

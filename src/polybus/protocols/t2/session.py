@@ -121,10 +121,7 @@ class T2Session(T2Party):
         room = self.room
         room.parties.discard(self)
         room.router.detach(self)
-        self.give_up()
-        for key in tuple(self.serving):
-            self.time_out(key)
-        room.flush()
+        room.router.departures.add(self.give_up(), room.flush)
 
     def tick(self, now: float) -> None:
         room = self.room
