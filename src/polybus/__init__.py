@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
-from typing import TYPE_CHECKING
 
 from polybus._version import __version__
 
+TYPE_CHECKING = False  # as typing's, which takes longer to import than all the rest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

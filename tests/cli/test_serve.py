@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from polybus.protocols.native import wire
 from tests.cli.processes import ANY_PORT, node, running
+from tests.protocols.native.room import HELLO
 
 
 def refused(*args: str, cwd: Path, **env: str) -> str:
@@ -41,6 +43,35 @@ def test_a_signal_ends_the_node_with_code_0_and_frees_its_addresses(number, tmp_
     assert not path.exists()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
+
+
+def begin_a_call_that_nobody_ends(service: socket.socket, caller: socket.socket) -> None:
+    service.sendall(HELLO + wire.encode(wire.REGISTER, 2, "never"))
+    heard = b""
+    while wire.encode(wire.OK, 2) not in heard:
+        heard += service.recv(4096)
+    caller.sendall(HELLO + wire.encode(wire.CALL, 2, "never"))
+    while b"never" not in heard:
+        heard += service.recv(4096)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_cuts_the_drain_short_and_says_what_was_given_up(number, tmp_path):
+    flags = ("--listen", ANY_PORT, "--data", "")
+    with node(*flags, cwd=tmp_path, POLYBUS_LIMITS_DRAIN="60s") as (process, where):
+        address = ("127.0.0.1", port_of(where[0]))
+        with (
+            socket.create_connection(address, 15) as service,
+            socket.create_connection(address, 15) as caller,
+        ):
+            begin_a_call_that_nobody_ends(service, caller)
+            process.send_signal(number)
+            assert process.stderr is not None
+            assert "waiting up to 54 s for 1 calls" in process.stderr.readline()
+            process.send_signal(number)
+            _, err = process.communicate(timeout=15)
+    assert process.returncode == 0
+    assert "1 calls were given up" in err
 
 
 def test_port_0_takes_a_free_port_and_prints_it(tmp_path):

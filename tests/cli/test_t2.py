@@ -21,7 +21,7 @@ from polybus.errors import ConfigError, LocalProtocolError, NotReachable, Remote
 from polybus.protocols.t2.client import Connector
 from polybus.protocols.t2.server import ServerBuilder
 
-T2 = (sys.executable, "-m", "polybus.cli.t2")
+T2 = (sys.executable, "-c", "from polybus.__main__ import t2; t2()")
 
 
 @pytest.fixture(autouse=True)

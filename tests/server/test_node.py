@@ -159,7 +159,23 @@ async def test_a_drain_ends_when_its_time_is_over(connect, caplog):
         caller.send(Kind.CALL_REQUEST, encode_call(CallRequest("me", "/never", "1", b"")))
         await service.read(Kind.CALL_REQUEST)
         await node.stop()
-    assert "1 calls were still in flight" in caplog.text
+    assert "1 calls were given up" in caplog.text
+
+
+async def test_a_drain_may_be_cut_short(connect, caplog):
+    caplog.set_level("INFO", "polybus.node")
+    async with running(drain=60) as node:
+        service, caller = await connect(node), await connect(node)
+        await service.register("/never")
+        caller.send(Kind.CALL_REQUEST, encode_call(CallRequest("me", "/never", "1", b"")))
+        await service.read(Kind.CALL_REQUEST)
+        stopping = asyncio.create_task(node.stop())
+        await asyncio.sleep(0.1)
+        assert "waiting up to 54 s for 1 calls in flight" in caplog.text
+        assert not stopping.done()
+        node.hurry()
+        await stopping
+    assert "1 calls were given up" in caplog.text
 
 
 async def test_stopping_twice_and_stopping_a_node_that_never_ran_do_nothing():

@@ -20,6 +20,7 @@ from typing import Final
 import click
 
 from polybus import __version__
+from polybus.cli.loading import INTERRUPTED, Loading
 from polybus.errors import ConfigError, NotReachable, PolybusError, Refused, TimedOut
 
 # verb: module of this package and the click command in it. A verb is imported when it is used, so that
@@ -75,7 +76,8 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         module, attribute = VERBS[cmd_name]
-        command = getattr(importlib.import_module(f"polybus.cli.{module}"), attribute)
+        with Loading():
+            command = getattr(importlib.import_module(f"polybus.cli.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
 
@@ -145,5 +147,5 @@ def run_program(program: click.Command, name: str, *, numbered: bool = False) ->
         error.show()
         code = error.exit_code
     except click.Abort:
-        code = 130
+        code = INTERRUPTED
     sys.exit(code or 0)

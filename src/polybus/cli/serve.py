@@ -57,7 +57,7 @@ SETTINGS_OF_FLAGS: Final = {
 )
 @click.option("--check", is_flag=True, help="Check the configuration and exit.")
 def serve(file: Path | None, check: bool, **flags: Any) -> None:
-    """Run a node until SIGTERM or Ctrl-C, which let what is in flight finish first.
+    """Run a node until SIGTERM or Ctrl-C, which let what is in flight finish first; a second one gives that up.
 
     Settings come from the file, from variables and from flags; the later of these wins. `polybus config show` prints
     what is in force and why. SIGHUP reads them again and takes over [policy] and the level of the log.
@@ -84,9 +84,15 @@ def serve(file: Path | None, check: bool, **flags: Any) -> None:
 async def _serve(config: Config, read: Callable[[], Config]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     node = Node(config)
+
+    def asked_to_stop() -> None:
+        if stop.is_set():
+            node.hurry()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked_to_stop)
     loop.add_signal_handler(signal.SIGHUP, Reload(node, read))
     try:
         await node.start()

@@ -234,7 +234,3 @@ def main() -> None:
     from polybus.cli.main import run_program
 
     run_program(t2, "t2")
-
-
-if __name__ == "__main__":
-    main()

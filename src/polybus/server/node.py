@@ -110,6 +110,7 @@ class Node:
         self._state: State = "new"
         self._ticking: asyncio.Task[None] | None = None
         self._released = False
+        self._hurried = False
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -162,8 +163,15 @@ class Node:
         # Sessions whose wire can say goodbye do so at their next tick.
         self.connections.tick(self.clock.monotonic())
         within_s = self.config.limits.drain * DRAIN_SHARE
-        if not await _becomes(lambda: not self.pending_calls, within_s):
-            log.warning("%d calls were still in flight when the drain ended", self.pending_calls)
+        if self.pending_calls:
+            log.info("waiting up to %.3g s for %d calls in flight", within_s, self.pending_calls)
+        await _becomes(lambda: self._hurried or not self.pending_calls, within_s)
+        if self.pending_calls:
+            log.warning("%d calls were given up when the drain ended", self.pending_calls)
+
+    def hurry(self) -> None:
+        """Give up what is in flight: a drain ends at once, and so does one that begins later."""
+        self._hurried = True
 
     async def stop(self) -> None:
         """Drain, close every connection, and give all that was taken free. May be called twice."""
