@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 import shutil
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
 from polybus.errors import ConfigError, PeerUnavailable
 from polybus.model.clock import SystemClock
+from polybus.transports import listener as listener_module
 from polybus.transports.connection import Connection, Connections
 from polybus.transports.dial import dial
 from polybus.transports.listener import Listener
@@ -133,6 +137,91 @@ async def test_a_busy_port_is_one_clear_error(connections):
             ConfigError, match=f"cannot listen on {listener.address}: Address already in use"
         ):
             await Listener(listener.address, connections, Echo).start()
+
+
+Places = Callable[..., None]
+
+
+@pytest.fixture
+def places(monkeypatch) -> Places:
+    """Lets the name `twofold` stand for these addresses."""
+    real = socket.getaddrinfo
+
+    def stand_for(*hosts: str) -> None:
+        def look_up(name: str, port: int, **more: int) -> list[object]:
+            return [found for host in hosts for found in real(host, port, **more)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    return stand_for
+
+
+def answers(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as client:
+        return client.connect_ex((host, port)) == 0
+
+
+async def test_a_name_with_two_addresses_is_listened_on_at_both_with_one_port(connections, places):
+    places("127.0.0.1", "::1", "127.0.0.1")
+    async with listening("tcp://twofold:0", connections) as listener:
+        port = listener.address.port
+        assert str(listener.address) == f"tcp://twofold:{port}"
+        assert await echoed_at("127.0.0.1", listener) == b"x"
+        assert await echoed_at("::1", listener) == b"x"
+    assert not answers("127.0.0.1", port)
+    assert not answers("::1", port)
+
+
+@pytest.mark.parametrize("busy", ["127.0.0.1", "::1"])
+async def test_one_busy_address_of_a_name_is_one_clear_error_and_nothing_is_left_open(
+    connections, places, busy
+):
+    places("127.0.0.1", "::1")
+    family = socket.AF_INET6 if ":" in busy else socket.AF_INET
+    with socket.create_server((busy, 0), family=family) as taken:
+        port = taken.getsockname()[1]
+        text = f"cannot listen on tcp://twofold:{port}: [{busy}]: Address already in use"
+        with pytest.raises(ConfigError, match=re.escape(text)):
+            await Listener(parse_address(f"tcp://twofold:{port}"), connections, Echo).start()
+        assert not answers("127.0.0.1" if busy == "::1" else "::1", port)
+
+
+async def test_port_0_is_a_port_that_is_free_on_all_addresses(connections, places, monkeypatch):
+    places("127.0.0.1", "::1")
+    bind = listener_module._bind
+    busy: list[int] = []
+
+    def bind_taken(family: int, where: tuple[Any, ...], *, alone: bool) -> socket.socket:
+        if family == socket.AF_INET6 and len(busy) < 2:
+            busy.append(where[1])
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        return bind(family, where, alone=alone)
+
+    monkeypatch.setattr(listener_module, "_bind", bind_taken)
+    async with listening("tcp://twofold:0", connections) as listener:
+        assert listener.address.port not in busy
+        assert answers("::1", listener.address.port)
+    assert len(busy) == 2
+
+
+async def test_an_address_that_the_machine_does_not_have_is_left_out_if_another_is_there(
+    connections, places
+):
+    places("2001:db8::1", "127.0.0.1")  # of the documents' own network
+    async with listening("tcp://twofold:0", connections) as listener:
+        assert await echoed_at("127.0.0.1", listener) == b"x"
+    places("2001:db8::1")
+    with pytest.raises(ConfigError, match="Cannot assign requested address"):
+        await Listener(parse_address("tcp://twofold:0"), connections, Echo).start()
+
+
+async def echoed_at(host: str, listener: Listener) -> bytes:
+    reader, writer = await asyncio.open_connection(host, listener.address.port)
+    writer.write(b"x")
+    got = await reader.read(1)
+    writer.close()
+    return got
 
 
 @pytest.mark.parametrize("url", ["tcp://a..b:0", "tcp://nobody.invalid:0"])
