@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from polybus.core.departures import Departures
+from polybus.core.chores import Chores
 from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
 from polybus.model.message import Call, Publication, Reply
 from polybus.model.record import Delivery
@@ -53,9 +53,9 @@ def all_steps(work: Iterator[object]) -> int:
 class Turns:
     """Stands in for the event loop where parties are cleared away."""
 
-    def __init__(self, departures: Departures) -> None:
+    def __init__(self, chores: Chores) -> None:
         self.due: deque[Callable[[], None]] = deque()
-        departures.later = self.due.append
+        chores.later = self.due.append
 
     def one(self) -> None:
         self.due.popleft()()

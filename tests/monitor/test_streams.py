@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import polybus
+from polybus.core.chores import SLICE
 from polybus.http.request import Request
 from polybus.monitor import streams
 from polybus.protocols.gsb.wire import CURRENT, Kind, encode_hello, encode_name
@@ -127,3 +128,18 @@ async def test_gsb_nodes_are_those_below_net_keyed_by_their_first_id(bus, gsb):
         assert (health["connections"], health["endpoints"], health["status"]) == (1, 3, "ok")
         gsb.close()
         assert (await events.next("lost-node"))["id"] == "0xabcd01"
+
+
+async def test_many_gsb_names_are_looked_at_between_the_turns_of_others(bus, gsb):
+    count = 4 * SLICE
+    async with bus.events("/events") as events:
+        for number in range(count):
+            name = encode_name(f"/net/0xabcd01/{number}")
+            gsb.write(CURRENT.encode(Kind.REGISTER_REQUEST, name))
+        assert (await events.next("new-node"))["id"] == "0xabcd01"
+    assert (await bus.ask("/health")).json["endpoints"] == count
+    gsb.write(CURRENT.encode(Kind.REGISTER_REQUEST, encode_name("/net/0xabcd02/x")))
+    while len(bus.node.router.services.of("gsb")) == count:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    found = (await bus.ask("/nodes")).json
+    assert found["nodes"]["0xabcd01"]["identities"] == ["0xabcd01", "0xabcd02"]

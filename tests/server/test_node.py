@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 import polybus
-from polybus.core.departures import SLICE
+from polybus.core.chores import SLICE
 from polybus.core.endpoint import Identity
 from polybus.core.policy import Verb
 from polybus.errors import ConfigError, FolderInUse, PeerUnavailable

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from polybus.core.calls import Calls
-from polybus.core.departures import Departures
+from polybus.core.chores import Chores
 from polybus.core.endpoint import Endpoint, Identity, Traffic
 from polybus.core.limits import MAX_NAMES, MAX_NAMES_SIZE, Quota, Quotas, size_of_name
 from polybus.core.policy import OpenPolicy, Policy, Verb
@@ -42,7 +42,7 @@ class Router:
         self.quotas = Quotas()
         self.max_names = max_names
         """How many services, and how many subscriptions, one endpoint may have."""
-        self.departures = Departures()
+        self.chores = Chores()
         self.services = Services()
         self.calls = Calls()
         self.journal: Journal | None = None
@@ -88,7 +88,7 @@ class Router:
         ]
         if any(index.count_of(endpoint) for index in indexes):
             self.subscription_epoch += 1
-        self.departures.add(
+        self.chores.add(
             chain(
                 # First: a party may come back and register anew once the few names that such a one has are cleared.
                 self.services.leave(endpoint),

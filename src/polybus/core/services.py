@@ -7,7 +7,7 @@ a route that was found under the present epoch is still right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 
 from polybus.core.endpoint import Endpoint, Traffic
@@ -56,6 +56,10 @@ class Services:
 
     def __len__(self) -> int:
         return sum(map(len, self._own.values()))
+
+    def of(self, wire: str) -> Collection[Registration]:
+        """All of one wire, likewise."""
+        return self._own.get(wire, {}).values()
 
     def register(
         self, endpoint: Endpoint, name: str, shared: str | None, *, prefix: bool = False

@@ -8,6 +8,7 @@ first such name.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -42,26 +43,28 @@ class GsbNodes:
         """`/health`."""
         router = self._sources.router
         endpoints = sum(1 for e in router.endpoints if e.wire == WIRE)
-        names = sum(1 for found in router.services if found.wire == WIRE)
         answer = {
             "service": "polybus",
             "status": "ok" if self._sources.health().ready else self._sources.health().state,
             "connections": endpoints,
-            "endpoints": names,
+            "endpoints": len(router.services.of(WIRE)),
             "topics": router.subscribed(WIRE),
         }
         request.respond(200, JSON, msgspec.json.encode(answer))
 
     def nodes(self, request: Request) -> None:
         """`/nodes` and `/nodes/{hex digits that the id begins with}`."""
-        self._update()
         prefix = request.path.removeprefix("/nodes").strip("/").lower()
         if prefix and not re.fullmatch("[0-9a-f]+", prefix):
             request.respond(400, JSON, b'{"error":"the prefix is not hexadecimal"}')
             return
-        found = {k: v for k, v in self._known.items() if k.startswith("0x" + prefix)}
-        answer = {"count": len(found), "nodes": found}
-        request.respond(200, JSON, msgspec.json.encode(answer))
+
+        def answer() -> None:
+            found = {k: v for k, v in self._known.items() if k.startswith("0x" + prefix)}
+            listed = {"count": len(found), "nodes": found}
+            request.respond(200, JSON, msgspec.json.encode(listed))
+
+        self._update(answer)
 
     def events(self, request: Request) -> None:
         """`/events`."""
@@ -69,28 +72,34 @@ class GsbNodes:
         self._viewers.add(request)
 
     def _look(self) -> None:
-        router = self._sources.router
         traffic = self._sampler.totals.wires.get(WIRE)
         dropped = 0 if traffic is None else traffic.dropped
         if dropped > self._dropped:
             self._viewers.tell("drop", {"count": dropped - self._dropped})
         self._dropped = dropped
-        if router.services.epoch != self._epoch:
-            self._update()
+        self._update()
 
-    def _update(self) -> None:
-        """Look who is there; tells of those who came and went since the last look."""
+    def _update(self, then: Callable[[], None] = lambda: None) -> None:
+        """Look who is there, which takes some turns where they are many."""
         router = self._sources.router
         if router.services.epoch == self._epoch:
-            return
-        self._epoch = router.services.epoch
+            then()
+        else:
+            router.chores.add(self._look_again(then))
+
+    def _look_again(self, then: Callable[[], None]) -> Iterator[None]:
+        """Tells of those who came and went since the last look; a name each step."""
+        services = self._sources.router.services
+        epoch = services.epoch
         owners: dict[Endpoint, list[str]] = {}
-        for found in router.services:
-            match = _NET.match(found.name) if found.wire == WIRE else None
+        for found in tuple(services.of(WIRE)):
+            match = _NET.match(found.name) if not found.endpoint.closed else None
             if match is not None:
                 ids = owners.setdefault(found.endpoint, [])
                 if match[1].lower() not in ids:
                     ids.append(match[1].lower())
+            yield
+        self._epoch = epoch
         known = {ids[0]: self._node(owner, ids) for owner, ids in owners.items()}
         before, self._known = self._known, known
         self._seen = {owner.id: self._seen[owner.id] for owner in owners}
@@ -98,6 +107,7 @@ class GsbNodes:
             self._viewers.tell("new-node", known[name])
         for name in before.keys() - known.keys():
             self._viewers.tell("lost-node", before[name])
+        then()
 
     def _node(self, owner: Endpoint, ids: list[str]) -> Node:
         now = datetime.fromtimestamp(self._sampler.clock.wall_ms() / 1000, UTC)

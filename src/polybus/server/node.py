@@ -133,7 +133,7 @@ class Node:
         except BaseException:
             await self._release()
             raise
-        self.router.departures.later = asyncio.get_running_loop().call_soon
+        self.router.chores.later = asyncio.get_running_loop().call_soon
         self._ticking = asyncio.create_task(self._tick(), name="polybus tick")
         self.monitor.start()
         open_door(self.connect_memory, self.name)
@@ -204,7 +204,7 @@ class Node:
         await self.monitor.stop()
         for wire in self.wires.values():
             await wire.stop()
-        self.router.departures.finish()
+        self.router.chores.finish()
         if self.engine is not None and self.topics is not None:
             await self.topics.stop()
             await self.engine.stop()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from polybus.core.departures import SLICE
+from polybus.core.chores import SLICE
 from polybus.core.endpoint import Identity
 from polybus.core.policy import Verb
 from polybus.protocols.gsb import party
@@ -771,7 +771,7 @@ def test_a_service_that_never_answers_does_not_fill_the_memory(bus, service, mon
 
 
 def test_pending_calls_of_a_service_that_goes_fail_in_slices_and_each_once(bus, service):
-    turns = Turns(bus.router.departures)
+    turns = Turns(bus.router.chores)
     stays, leaves = bus.client(), bus.client()
     for n in range(2 * SLICE):
         call(stays, "/svc", f"s{n}")
@@ -789,7 +789,7 @@ def test_pending_calls_of_a_service_that_goes_fail_in_slices_and_each_once(bus, 
 
 
 def test_calls_of_a_caller_that_goes_are_forgotten_in_slices(bus, service):
-    turns = Turns(bus.router.departures)
+    turns = Turns(bus.router.chores)
     stays, leaves = bus.client(), bus.client()
     for n in range(2 * SLICE):
         call(leaves, "/svc", f"l{n}")

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus.core import toll
+from polybus.core.chores import SLICE
 from polybus.core.endpoint import Identity
 from polybus.core.subscriptions import PATTERNS
 from polybus.errors import (
     Draining,
     InvalidName,
+    LimitExceeded,
     LocalProtocolError,
     NameTaken,
     NoSuchService,
@@ -25,7 +27,7 @@ from polybus.protocols.native import wire
 from polybus.protocols.native.settings import Settings
 from polybus.transports.connection import Connection
 from polybus.transports.outbox import Bounds
-from tests.core.party import Party
+from tests.core.party import Party, Turns
 from tests.protocols.native.room import HELLO, Client, Room
 
 
@@ -705,6 +707,38 @@ def test_the_list_of_services_names_wire_and_owner():
     assert found["s"]["wire"] == "native"
     assert found["s"]["owner"] == "local"
     assert (found["/x/y"]["shared"], found["/x/y"]["prefix"]) == ("x/y", True)
+
+
+def test_a_long_list_of_services_is_made_in_slices_and_ends_with_its_client():
+    room = Room()
+    client, gone, party = room.connect(), room.connect(), Party("other")
+    room.router.attach(party)
+    for n in range(5 * SLICE):
+        room.router.register(party, f"x{n}", f"x{n}")
+    turns = Turns(room.router.chores)
+    client.say(wire.ASK, 1, "services")
+    gone.say(wire.ASK, 1, "services")
+    assert client.heard() == []
+    gone.hang_up()
+    room.router.unregister(party, "x7")
+    assert turns.all() > 4
+    listed = meta_of(client.one())["services"]
+    assert isinstance(listed, list)
+    assert len(listed) == 5 * SLICE
+    assert gone.received() == b""
+
+
+def test_a_list_of_services_that_fits_no_frame_is_an_error():
+    room = Room()
+    client, small = room.connect(), room.client()
+    meta = wire.encode_meta(wire.Hello(versions=[1], max_frame=4096))
+    small.send(wire.PREFACE + wire.encode(wire.HELLO, 1, meta=meta))
+    small.received()
+    for n in range(100):
+        client.serve(f"x{n}")
+    client.received()
+    assert client.ask(wire.ASK, 1, "services").kind == wire.OK
+    assert error_in(small.ask(wire.ASK, 1, "services")) is LimitExceeded
 
 
 # -- publications that cost --

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus.core import toll
-from polybus.core.departures import SLICE
+from polybus.core.chores import SLICE
 from polybus.core.endpoint import ANONYMOUS, Endpoint, Identity
 from polybus.core.policy import Verb
 from polybus.core.router import Router
@@ -953,7 +953,7 @@ def test_a_publisher_of_what_unpacks_to_very_much_rests(bus, monkeypatch):
 
 
 def test_requests_of_and_to_clients_that_go_end_in_slices_and_each_once(bus):
-    turns = Turns(bus.router.departures)
+    turns = Turns(bus.router.chores)
     owner, stays, leaves = bus.client(), bus.client(), bus.client()
     owner.topic("Srv", "a")
     for _ in range(2 * SLICE):

@@ -349,7 +349,7 @@ class GsbParty(Endpoint):
             del room.instances[self.instance_id or b""]
         room.departures += 1
         self._router.detach(self)
-        self._router.departures.add(self._fail_pending(), room.flush)
+        self._router.chores.add(self._fail_pending(), room.flush)
 
     def _fail_pending(self) -> Iterator[None]:
         for key in tuple(self.serving):

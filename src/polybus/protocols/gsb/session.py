@@ -171,7 +171,7 @@ class GsbSession(GsbParty):
             self.enqueue(self.framing.encode(Kind.PING, b""))
         if self._departures != room.departures:
             self._departures = room.departures
-            self._router.departures.add(self._forget_departed())
+            self._router.chores.add(self._forget_departed())
         self._shed()
         if self._stalled:
             self._fail_stalled(now)

@@ -6,7 +6,7 @@ so that either may grow without harm to the other side.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +17,7 @@ from polybus.core.group_options import BEGINNING, Start
 from polybus.core.limits import Owner
 from polybus.core.policy import Verb
 from polybus.core.topics import Topics
-from polybus.errors import LocalProtocolError
+from polybus.errors import LimitExceeded, LocalProtocolError
 from polybus.protocols.native import wire
 from polybus.protocols.native.durable import changed, group_options
 from polybus.protocols.native.wire import Frame
@@ -58,7 +58,8 @@ def ask(session: NativeSession, frame: Frame) -> None:
         LocalProtocolError: this node knows no such question; NotAuthorized.
     """
     if frame.name == "services":
-        session.answer(frame.id, list_services(session))
+        session.router.check(session.identity, "admin", "services")
+        session.router.chores.add(_list_services(session, frame.id))
         return
     question = QUESTIONS.get(frame.name)
     if question is None:
@@ -75,25 +76,35 @@ async def _awaited(answer: Awaitable[Answer]) -> Answer:
     return await answer
 
 
-def list_services(session: NativeSession) -> Mapping[str, object]:
-    """Every name that is answered, on all wires."""
-    session.router.check(session.identity, "admin", "services")
+def _list_services(session: NativeSession, ident: int) -> Iterator[None]:
+    """Answer with every name that is answered, on all wires; a name each step."""
     services = session.router.services
-    return {
-        "services": [
-            {
-                "name": found.name,
-                "shared": found.shared,
-                "wire": found.wire,
-                "prefix": found.prefix,
-                "peer": found.endpoint.peer,
-                "owner": str(found.endpoint.identity),
-                "answers": services.answers(found),
-                "calls": found.traffic.calls,
-            }
-            for found in services
-        ]
-    }
+    count = 0
+    listed = bytearray()
+    for found in tuple(services.all()):
+        if session.closed:
+            return
+        if not found.endpoint.closed:
+            count += 1
+            listed += wire.encode_meta(
+                {
+                    "name": found.name,
+                    "shared": found.shared,
+                    "wire": found.wire,
+                    "prefix": found.prefix,
+                    "peer": found.endpoint.peer,
+                    "owner": str(found.endpoint.identity),
+                    "answers": services.answers(found),
+                    "calls": found.traffic.calls,
+                }
+            )
+        yield
+    if len(listed) > session.max_answer:
+        text = "bytes in the list of services"
+        error = LimitExceeded(text, limit=session.max_answer, actual=len(listed))
+        session.answer_error(ident, error)
+    else:
+        session.answer(ident, {"services": msgspec.Raw(wire.array_head(count) + listed)})
 
 
 async def _list_topics(topics: Topics, asked: Arguments) -> Answer:

@@ -293,6 +293,11 @@ class NativeSession(Endpoint):
         if ident:
             self.send(wire.encode_error(ident, error))
 
+    @property
+    def max_answer(self) -> int:
+        """Bytes that a meta map may have in a frame to this client."""
+        return self._max_peer_frame - 64
+
     def durable(self) -> Durable:
         """The durable side, made when it is first asked for: most clients never do.
 

@@ -251,6 +251,11 @@ def encode_meta(value: object) -> bytes:
     return _encode(value)
 
 
+def array_head(count: int) -> bytes:
+    """What stands before the encoded items of an array."""
+    return b"\xdd" + count.to_bytes(4, "big")
+
+
 def parse_meta(meta: bytes, kind: type[T]) -> T:
     """The meta map of a frame as `kind`; an absent one counts as empty, unknown fields are ignored.
 

@@ -121,7 +121,7 @@ class T2Session(T2Party):
         room = self.room
         room.parties.discard(self)
         room.router.detach(self)
-        room.router.departures.add(self.give_up(), room.flush)
+        room.router.chores.add(self.give_up(), room.flush)
 
     def tick(self, now: float) -> None:
         room = self.room

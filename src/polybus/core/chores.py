@@ -1,4 +1,4 @@
-"""What is left to do for parties that have gone, in slices between the turns of others.
+"""Work that may be long, done in slices between the turns of others: clearing away what parties leave, and lists.
 
 Invariant: what is small is done at once; of anything larger one slice is done per turn of the event loop, until all is.
 """
@@ -13,7 +13,7 @@ from typing import Final
 SLICE: Final = 256  # steps of one turn; to fail so many calls takes 2 ms or so
 
 
-class Departures:
+class Chores:
     """Work to do, as iterators that take one step each time."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polybus.core.departures import SLICE, Departures
+from polybus.core.chores import SLICE, Chores
 from polybus.core.router import Router
 from polybus.core.subscriptions import PATTERNS
 from polybus.errors import NoSuchService
@@ -24,7 +24,7 @@ def router():
 
 @pytest.fixture
 def turns(router):
-    return Turns(router.departures)
+    return Turns(router.chores)
 
 
 def party(router: Router) -> Party:
@@ -45,15 +45,15 @@ def note(number: int, done: list[int]) -> int:
 
 
 def test_small_work_is_done_at_once_and_large_work_in_slices():
-    departures = Departures()
+    chores = Chores()
     done: list[int] = []
     flushed: list[int] = []
-    turns = Turns(departures)
-    departures.add((note(n, done) for n in range(SLICE - 1)), lambda: flushed.append(len(done)))
+    turns = Turns(chores)
+    chores.add((note(n, done) for n in range(SLICE - 1)), lambda: flushed.append(len(done)))
     assert len(done) == SLICE - 1
     assert not turns.due
-    departures.add((note(n, done) for n in range(3 * SLICE)), lambda: flushed.append(len(done)))
-    departures.add(note(n, done) for n in range(2 * SLICE))
+    chores.add((note(n, done) for n in range(3 * SLICE)), lambda: flushed.append(len(done)))
+    chores.add(note(n, done) for n in range(2 * SLICE))
     assert len(turns.due) == 1
     assert turns.all() == 5  # two to see that nothing is left
     assert len(done) == 6 * SLICE - 1
@@ -61,29 +61,29 @@ def test_small_work_is_done_at_once_and_large_work_in_slices():
 
 
 def test_without_turns_to_come_all_is_done_at_once():
-    departures = Departures()
+    chores = Chores()
     done: list[int] = []
-    departures.add(note(n, done) for n in range(MANY))
+    chores.add(note(n, done) for n in range(MANY))
     assert len(done) == MANY
-    turns = Turns(departures)
-    departures.add(note(n, done) for n in range(MANY))
-    departures.finish()
+    turns = Turns(chores)
+    chores.add(note(n, done) for n in range(MANY))
+    chores.finish()
     assert len(done) == 2 * MANY
     turns.all()
     assert len(done) == 2 * MANY
 
 
 def test_work_that_raises_does_not_keep_the_next_from_its_turns():
-    departures = Departures()
+    chores = Chores()
     done: list[int] = []
-    turns = Turns(departures)
+    turns = Turns(chores)
 
     def broken():
         yield from range(SLICE)
         raise RuntimeError
 
-    departures.add(broken())
-    departures.add(note(n, done) for n in range(MANY))
+    chores.add(broken())
+    chores.add(note(n, done) for n in range(MANY))
     with pytest.raises(RuntimeError):
         turns.one()
     turns.all()
