@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Iterator, Sequence
+
+import pytest
 
 FRAMES = int(os.environ.get("POLYBUS_FUZZ_FRAMES", "200000"))
 """How many mutated frames each target gets; a release takes millions."""
@@ -38,6 +41,20 @@ def mutate(rng: random.Random, corpus: Sequence[bytes]) -> bytes:
             case _:
                 data += rng.randbytes(rng.randint(0, 16))
     return bytes(data[: 1 << 16])
+
+
+def mend(rng: random.Random, frame: bytes, at: int = 0) -> bytes:
+    """A frame whose four bytes at `at` mostly tell its length all the same, or the next ones would be swallowed
+    unseen."""
+    rest = at + 4
+    if len(frame) > rest and rng.randrange(8):
+        return frame[:at] + (len(frame) - rest).to_bytes(4, "big") + frame[rest:]
+    return frame
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged as a mistake of ours."""
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
 
 
 def halves(rng: random.Random, data: bytes) -> Iterator[bytes]:

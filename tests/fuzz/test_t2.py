@@ -22,7 +22,7 @@ from polybus.protocols.t2.wire import (
     parse_message,
     payload_content,
 )
-from tests.fuzz.mutations import FRAMES, halves, mutate
+from tests.fuzz.mutations import FRAMES, errors, halves, mend, mutate
 from tests.protocols.t2.conftest import Bus, Client
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "t2.json").read_text())
@@ -33,25 +33,19 @@ FROM_SERVER = sorted({bytes.fromhex(s["hex"]) for s in STEPS if s["from"] == "se
 CORPUS = [frame for frame in FROM_CLIENTS if b"dStop" not in frame and len(frame) < 5000]
 
 
-def damaged(rng: random.Random) -> bytes:
-    """A frame whose header mostly tells its length all the same, or the next ones would be swallowed unseen."""
-    frame = mutate(rng, CORPUS)
-    if len(frame) > 4 and rng.randrange(8):
-        return (len(frame) - 4).to_bytes(4, "big") + frame[4:]
-    return frame
-
-
 @pytest.mark.fuzz
 @pytest.mark.timeout(600)
 def test_mutated_frames_harm_nobody_but_their_sender(caplog):
     rng = random.Random(random.random())  # pytest-randomly prints the seed of every run
-    caplog.set_level(logging.CRITICAL, "polybus")
+    caplog.set_level(logging.ERROR, "polybus")
     bus = Bus(ManualClock())
     service, caller = bus.client(), bus.client()
     service.topic("Srv", "neighbour")
     fuzzed, frames, connections = bus.client(), 0, 1
     while frames < FRAMES:
-        for piece in halves(rng, b"".join(damaged(rng) for _ in range(rng.randint(1, 4)))):
+        for piece in halves(
+            rng, b"".join(mend(rng, mutate(rng, CORPUS)) for _ in range(rng.randint(1, 4)))
+        ):
             if piece and not fuzzed.closed:
                 fuzzed.send(piece)
         frames += 2
@@ -65,7 +59,7 @@ def test_mutated_frames_harm_nobody_but_their_sender(caplog):
             bus.pass_time(1)
     assert connections > 100
     assert len(bus.connections.open) == 3
-    assert "internal error" not in bus.connections.ended
+    assert not errors(caplog)
     fuzzed.hang_up()
     assert [registration.name for registration in bus.router.services] == ["neighbour"]
     assert bus.router.subscribed("t2") == 0
