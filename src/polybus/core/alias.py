@@ -14,6 +14,13 @@ from polybus.model.message import Call, Reply, Status
 from polybus.model.name import check_name
 
 
+def origin(call: Call) -> Call:
+    """The call that an alias, or none, stands behind."""
+    while call.caller.wire == ALIAS:
+        call = call.token
+    return call
+
+
 class Aliases(Endpoint):
     """The service that answers every alias of a node, on a wire of its own."""
 

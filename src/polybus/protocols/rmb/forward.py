@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from polybus.protocols.rmb import failures
+from polybus.protocols.rmb.hops import hops_of, with_hops
 from polybus.protocols.rmb.message import MAX_TRY, REPLY_QUEUE, Generation, Message, encode, stamp
 from polybus.protocols.rmb.peers import Answer
 from polybus.protocols.rmb.pending import Waiting, forget, save
@@ -194,7 +195,8 @@ class Forward:
                 return
             old = waiting.uid
             commands: list[Command] = [forget(waiting)]
-            room.pending.rename(waiting, f"{waiting.dst}.{replies[0]}")
+            number = f"{waiting.dst}.{replies[0]}"
+            room.pending.rename(waiting, with_hops(number, hops_of(old)))
             m.uid = waiting.uid
             commands.append(save([waiting]))
             if room.generation in ("v1", "v2"):

@@ -9,6 +9,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Final
 
+from polybus.core.alias import origin
 from polybus.core.endpoint import Endpoint, Identity
 from polybus.errors import ConfigError, Refused
 from polybus.model.ids import random_id
@@ -16,10 +17,12 @@ from polybus.model.message import Call, Publication, Reply, Status
 from polybus.model.name import is_name
 from polybus.model.record import Delivery
 from polybus.protocols.rmb.answers import decode_dat, encode_dat
+from polybus.protocols.rmb.hops import MAX_HOPS, hops_of, with_hops
 from polybus.protocols.rmb.message import REPLY_QUEUE, Message
 from polybus.protocols.rmb.names import WIRE, from_shared, to_shared, to_twin
 from polybus.protocols.rmb.pending import Waiting
 from polybus.protocols.rmb.queues import is_reserved
+from polybus.protocols.rmb.serving import Asked
 
 if TYPE_CHECKING:
     from polybus.protocols.rmb.room import RmbRoom
@@ -84,6 +87,11 @@ class RmbParty(Endpoint):
         if not cmd or is_reserved(cmd):
             router.fail(call, Status.NOT_FOUND, f"no command is called {call.name}".encode())
             return
+        hops = _hops_before(call)
+        if hops > MAX_HOPS:
+            text = f"{hops} twins have passed this call on: aliases that lead to each other?"
+            router.fail(call, Status.REFUSED, text.encode())
+            return
         now = room.wall_ms() // 1000
         left = _NO_DEADLINE
         if call.deadline is not None:
@@ -91,7 +99,7 @@ class RmbParty(Endpoint):
             # service before its own deadline has passed.
             left = max(0, math.ceil(call.deadline - router.clock.monotonic())) + 1
         m = Message(
-            uid=random_id(),
+            uid=with_hops(random_id(), hops),
             cmd=cmd,
             exp=left,
             tries=2,
@@ -144,3 +152,9 @@ class RmbParty(Endpoint):
         for name in tuple(self.registrations or ()):
             self.room.router.unregister(self, name)
         self.declared.clear()
+
+
+def _hops_before(call: Call) -> int:
+    """How many twins a call has come through, this one included; 0 when it began here."""
+    asked = origin(call).token
+    return hops_of(asked.request.uid) + 1 if isinstance(asked, Asked) else 0
