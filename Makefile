@@ -25,6 +25,7 @@ $(INSTALLED): requirements/build.txt requirements/runtime.txt requirements/extra
 	@touch $@
 
 $(BUILT): $(INSTALLED) pyproject.toml setup.py src/polybus/_version.py $(HOT)
+	@echo "setup: building the compiled modules" >&2
 	@$(PY) -m pip install --quiet --no-build-isolation --no-deps --editable .
 	@touch $@
 

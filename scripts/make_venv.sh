@@ -9,6 +9,7 @@ venv=$2
     exit 1
 }
 # Debian keeps ensurepip in a package of its own, and says so in venv's error text.
+echo "setup: installing the pinned packages into $venv; the first time takes a minute or two" >&2
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 # uv is only quicker; where it cannot reach what pip reaches (other certificates), pip does it.
 if command -v uv >/dev/null 2>&1; then

@@ -75,7 +75,7 @@ class NoSuchTopic(NotReachable):
     """The durable topic does not exist on this node."""
 
     code = 1202
-    hint = "Declare it with `polybus topic add NAME`, or produce with create enabled."
+    hint = "Declare it with `polybus topic add NAME`, or produce with `create` (`polybus pub --create`)."
     topic: str = ""
 
     def __init__(self, topic: str) -> None:

@@ -87,6 +87,10 @@ def test_pub_into_a_missing_topic_stores_nothing_and_ends_with_code_3(url):
         (("call", "cli/nobody"), 3, "no such service: cli/nobody"),
         (("pub", "bad//name"), 4, "invalid name 'bad//name'"),
         (("call", "x", "--url", "zzz://here"), 2, "the scheme is none of"),
+        (("call", "x", "--url", "127.0.0.1:1"), 2, "did you mean polybus://127.0.0.1:1?"),
+        (("call", "x", "--url", "polybus://no.invalid"), 3, "15555: Name or service not known ("),
+        (("cal", "x"), 2, "no such command 'cal', did you mean 'call'? see `polybus --help`"),
+        (("call",), 2, "missing argument 'NAME'; see `polybus call --help`"),
         (("call", "x", "--url", "tcp://127.0.0.1:1"), 3, "cannot connect"),
     ],
 )

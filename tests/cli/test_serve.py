@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 import signal
 import socket
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from polybus.protocols.native import wire
-from tests.cli.processes import ANY_PORT, node, running
+from tests.cli.processes import ANY_PORT, POLYBUS, node, running
 from tests.protocols.native.room import HELLO
 
 
@@ -88,7 +92,8 @@ def test_gsb_url_adds_a_listener_pinned_to_gsb(tmp_path):
 def test_a_busy_port_is_one_line_and_code_2(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         url = f"tcp://127.0.0.1:{busy.getsockname()[1]}"
-        assert "Address already in use" in refused("--listen", url, cwd=tmp_path)
+        message = refused("--listen", url, cwd=tmp_path)
+    assert "Address already in use; does a node run there already?" in message
 
 
 def test_a_second_busy_listener_leaves_nothing_of_the_first_behind(tmp_path):
@@ -167,6 +172,40 @@ def test_a_data_folder_in_use_is_one_line_and_code_2(tmp_path):
     with node("--listen", ANY_PORT, "--data", "data", cwd=tmp_path):
         message = refused("--listen", ANY_PORT, "--data", "data", cwd=tmp_path)
     assert "data" in message
+
+
+def on_a_terminal(*args: str, cwd: Path) -> str:
+    """What `serve` shows somebody who starts it by hand and ends it with Ctrl-C once it is ready."""
+    near, far = os.openpty()
+    command = [POLYBUS, "serve", *args]
+    process = subprocess.Popen(command, cwd=cwd, stdin=far, stdout=far, stderr=far)
+    os.close(far)
+    shown = b""
+    try:
+        with contextlib.suppress(OSError):  # how the end of the other side shows here
+            while data := os.read(near, 4096):
+                shown += data
+                if b"Ctrl-C stops the node" in data:
+                    process.send_signal(signal.SIGINT)
+        process.wait(15)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(near)
+    return shown.decode()
+
+
+def test_who_starts_a_node_by_hand_is_told_where_the_monitor_is(tmp_path):
+    shown = on_a_terminal("--listen", "tcp://0.0.0.0:0", "--data", "", cwd=tmp_path)
+    port = re.search(r"listening tcp://0\.0\.0\.0:(\d+)", shown)
+    assert port is not None, shown
+    assert f"the monitor is at http://127.0.0.1:{port[1]}/; Ctrl-C stops the node" in shown
+
+
+def test_at_a_terminal_a_folder_in_use_comes_with_its_own_advice(tmp_path):
+    with node("--listen", ANY_PORT, "--data", "data", cwd=tmp_path):
+        shown = on_a_terminal("--listen", ANY_PORT, "--data", "data", cwd=tmp_path)
+    assert "hint: Stop the other node" in shown
 
 
 def test_a_data_folder_that_is_a_file_is_one_line_and_code_2(tmp_path):

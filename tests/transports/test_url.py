@@ -56,3 +56,22 @@ def test_a_bad_address_is_one_clear_error(text, reason):
         parse_address(text)
     assert reason in refused.value.text
     assert repr(text) in refused.value.text
+
+
+@pytest.mark.parametrize(
+    ("text", "suggestion"),
+    [
+        ("8080", "tcp://127.0.0.1:8080"),
+        ("127.0.0.1:8080", "tcp://127.0.0.1:8080"),
+        ("http://node.example:8080/", "tcp://node.example:8080"),
+        ("[::1]:80", "tcp://[::1]:80"),
+        ("nowhere", None),
+        ("ftp://127.0.0.1:21", None),
+        ("http://127.0.0.1:80/path", None),
+    ],
+)
+def test_what_only_lacks_its_scheme_is_answered_with_a_suggestion(text, suggestion):
+    with pytest.raises(ConfigError) as refused:
+        parse_address(text)
+    _, asked, end = refused.value.text.partition("; did you mean ")
+    assert (end if asked else None) == (f"{suggestion}?" if suggestion else None)

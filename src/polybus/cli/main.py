@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from difflib import get_close_matches
 from typing import Final
 
 import click
@@ -81,6 +82,14 @@ class Verbs(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        close = get_close_matches(args[0], VERBS, 1) if args[0] not in VERBS else []
+        if close:
+            ctx.fail(f"No such command {args[0]!r}, did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         limit = formatter.width - 6 - max(map(len, VERBS))
         parts: dict[str, list[tuple[str, str]]] = {}
@@ -136,12 +145,15 @@ def run_program(program: click.Command, name: str, *, numbered: bool = False) ->
     except PolybusError as error:
         click.echo(f"{name}: {error.text}" + f" (error {error.code})" * numbered, err=True)
         if numbered and sys.stderr.isatty():
-            click.echo(f"hint: {error.hint}", err=True)
+            # What was wrapped to say that nothing was started still has the better advice.
+            reason = error.__cause__ if isinstance(error.__cause__, PolybusError) else error
+            click.echo(f"hint: {reason.hint}", err=True)
         code = exit_code(error)
     except click.UsageError as error:
         verb = error.ctx.command_path if error.ctx is not None else name
-        text = error.format_message()
-        click.echo(f"{verb}: {text[:1].lower()}{text[1:]}; see `{verb} --help`", err=True)
+        text = error.format_message().rstrip(".")
+        text += " see" if text.endswith("?") else "; see"
+        click.echo(f"{verb}: {text[:1].lower()}{text[1:]} `{verb} --help`", err=True)
         code = error.exit_code
     except click.ClickException as error:
         error.show()

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from polybus.server.log import set_up_logging
 from polybus.server.malloc import tune_malloc
 from polybus.server.node import Node
 from polybus.server.reload import Reload
+from polybus.transports.url import Address
 
 # Which setting each flag stands for.
 SETTINGS_OF_FLAGS: Final = {
@@ -39,10 +41,14 @@ SETTINGS_OF_FLAGS: Final = {
     "redis": "rmb.redis",
 }
 
+_DEFAULTS: Final = Config()
+LISTEN_HELP: Final = f"Address to listen on; repeatable. [default: {', '.join(_DEFAULTS.listen)}]"
+DATA_HELP: Final = f"Folder of the durable topics, '' for none. [default: {_DEFAULTS.data}]"
+
 
 @click.command(short_help="Run a node until SIGTERM or Ctrl-C.")
-@click.option("--listen", multiple=True, metavar="URL", help="Address to listen on; repeatable.")
-@click.option("--data", metavar="DIR", help="Folder of the durable topics.")
+@click.option("--listen", multiple=True, metavar="URL", help=LISTEN_HELP)
+@click.option("--data", metavar="DIR", help=DATA_HELP)
 @click.option("--advertise", metavar="HOST:PORT", help="What Zbus clients are told to connect to.")
 @click.option(
     "--tracker", multiple=True, metavar="HOST:PORT", help="Zbus tracker to join; repeatable."
@@ -81,6 +87,16 @@ def serve(file: Path | None, check: bool, **flags: Any) -> None:
         runner.run(_serve(config, read))
 
 
+def _welcome(addresses: list[Address]) -> str:
+    """What somebody who starts a node by hand may want to know next."""
+    for address in addresses:
+        if address.scheme == "tcp" and address.pin in ("", "http"):
+            host = "127.0.0.1" if address.host in ("0.0.0.0", "::") else address.host
+            host = f"[{host}]" if ":" in host else host
+            return f"the monitor is at http://{host}:{address.port}/; Ctrl-C stops the node"
+    return "Ctrl-C stops the node"
+
+
 async def _serve(config: Config, read: Callable[[], Config]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -104,6 +120,8 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
         for note in node.notes:
             click.echo(note)
         click.echo("ready")
+        if sys.stdout.isatty():
+            click.echo(_welcome(node.addresses), err=True)
         stopping = asyncio.create_task(stop.wait())
         running = asyncio.create_task(node.wait())
         await asyncio.wait((stopping, running), return_when=asyncio.FIRST_COMPLETED)

@@ -22,7 +22,7 @@ from polybus.protocols.native.local import find_door
 from polybus.protocols.t2.client import DEFAULT_PORT as T2_PORT
 from polybus.transports.connection import Connection, Connections, SessionFactory
 from polybus.transports.dial import dial
-from polybus.transports.url import DEFAULT_PORT, Address, parse_address
+from polybus.transports.url import DEFAULT_PORT, Address, meant, parse_address
 
 DEFAULT_URL: Final = f"polybus://127.0.0.1:{DEFAULT_PORT}"
 
@@ -48,7 +48,8 @@ def connect(url: str | None = None, *, token: str | None = None) -> Bus:
     maker = WIRES.get(scheme)
     if maker is None:
         known = ", ".join(sorted(WIRES))
-        raise ConfigError(f"bad URL {url!r}: the scheme is none of {known}")
+        suggestion = meant(url, "polybus")
+        raise ConfigError(f"bad URL {url!r}: the scheme is none of {known}{suggestion}")
     return Bus(maker(url, token), url)
 
 

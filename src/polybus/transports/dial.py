@@ -62,7 +62,9 @@ async def dial(
             return opened
     except (OSError, ssl.SSLError, TimeoutError, ValueError) as exc:
         # A ValueError is a name that no host and no file can have.
-        why = "connection refused" if isinstance(exc, ConnectionRefusedError) else str(exc)
+        why = getattr(exc, "strerror", None) or str(exc)
+        if isinstance(exc, ConnectionRefusedError):
+            why = "connection refused"
         raise PeerUnavailable(f"cannot connect to {address}: {why or 'timed out'}") from exc
 
 

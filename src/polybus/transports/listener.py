@@ -188,7 +188,8 @@ def _bind_all(address: Address, places: Sequence[Place]) -> list[socket.socket]:
             for sock in bound:
                 sock.close()
             which = f"[{where[0]}]: " if len(places) > 1 else ""
-            raise ConfigError(f"cannot listen on {address}: {which}{exc.strerror}") from exc
+            who = "; does a node run there already?" if exc.errno == errno.EADDRINUSE else ""
+            raise ConfigError(f"cannot listen on {address}: {which}{exc.strerror}{who}") from exc
         port = bound[0].getsockname()[1]
     return bound
 

@@ -6,6 +6,7 @@ bytes. Invariant: a parsed address prints back to a form that parses to the same
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
@@ -15,6 +16,7 @@ from polybus.errors import ConfigError
 DEFAULT_PORT: Final = 15555
 SCHEMES: Final = ("tcp", "tls", "unix")
 TLS_OPTIONS: Final = ("cert", "key", "ca")
+_BARE: Final = re.compile(r"([\w.-]+|\[[\da-f:]+\]):\d{1,5}", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,9 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
         pin, rest = "", text
     scheme, colon, after = rest.partition(":")
     if not colon or scheme not in SCHEMES:
+        known = ", ".join(s + "://" for s in SCHEMES)
         raise ConfigError(
-            f"bad address {text!r}: it begins with none of {', '.join(s + '://' for s in SCHEMES)}"
+            f"bad address {text!r}: it begins with none of {known}" + meant(text, "tcp")
         )
     if scheme == "unix":
         # Both spellings of the Golem router: unix:/path and unix:///path.
@@ -61,6 +64,14 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
             raise ConfigError(f"bad address {text!r}: the path of a Unix socket is absolute")
         return Address("unix", path=path, pin=pin)
     return _parse_host(text, scheme, rest, pin, default_port)
+
+
+def meant(text: str, scheme: str) -> str:
+    """What to add to an error about `text` if it would be an address with another scheme, or with any."""
+    rest = text.removeprefix("http://").removesuffix("/")
+    if rest.isdigit():
+        rest = f"127.0.0.1:{rest}"
+    return f"; did you mean {scheme}://{rest}?" if _BARE.fullmatch(rest) else ""
 
 
 def _parse_host(text: str, scheme: str, rest: str, pin: str, default_port: int) -> Address:

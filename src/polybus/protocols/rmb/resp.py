@@ -190,7 +190,7 @@ async def connect(url: RedisUrl, name: str = "") -> RedisConnection:
         if made is not None:
             made.close()
         if isinstance(exc, OSError | TimeoutError):
-            reason = str(exc) or "timed out"
+            reason = getattr(exc, "strerror", None) or str(exc) or "timed out"
             raise RedisLost(f"cannot reach Redis at {url}: {reason}") from exc
         raise
 
