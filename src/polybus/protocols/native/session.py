@@ -1,17 +1,15 @@
 """The node's side of the native wire: the live verbs.
 
-Invariant: every request with an id gets exactly one end (Ok, Error or a final Reply), whatever happens to others; a
-frame that goes to the same wire is the one that came in, under another id.
+Invariant: every request with an id gets exactly one end (Ok, Error or a final Reply), whatever happens to others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final, cast
+from typing import Final
 
 from polybus._version import __version__
-from polybus.core.endpoint import Endpoint
 from polybus.core.router import Router
 from polybus.core.toll import Toll
 from polybus.core.topics import Topics
@@ -25,8 +23,8 @@ from polybus.model.message import NO_HEADERS, Call, Publication, Reply, Status
 from polybus.model.record import Delivery
 from polybus.protocols.native import wire
 from polybus.protocols.native.durable import Durable
-from polybus.protocols.native.held import HeldCalls, Kept
 from polybus.protocols.native.names import WIRE, to_pattern, to_service
+from polybus.protocols.native.party import Batch, NativeParty
 from polybus.protocols.native.questions import ask
 from polybus.protocols.native.settings import DEFAULTS, Settings
 from polybus.protocols.native.wire import Frame
@@ -42,39 +40,9 @@ Head = tuple[int, int, int, int, int, int, int]
 """Length, kind, flags, name size, id, argument, meta size."""
 
 
-class Batch:
-    """Frames that one read of one connection gave rise to: each peer gets them in one write.
+class NativeSession(NativeParty):
+    """Session and endpoint in one."""
 
-    It lasts for that read only. What is written past it meanwhile are answers to the reading peer's own requests, which
-    have no order with calls, replies and publications.
-    """
-
-    __slots__ = ("_frames",)
-
-    def __init__(self) -> None:
-        self._frames: dict[NativeSession, list[bytes]] = {}
-
-    def add(self, target: NativeSession, frame: bytes) -> None:
-        frames = self._frames.get(target)
-        if frames is None:
-            self._frames[target] = [frame]
-        else:
-            frames.append(frame)
-
-    def flush(self) -> None:
-        for target, frames in self._frames.items():
-            if not target.closed:
-                data = frames[0] if len(frames) == 1 else b"".join(frames)
-                traffic = target.traffic
-                traffic.messages_out += len(frames)
-                traffic.bytes_out += len(data)
-                target.outbox.write(data)
-
-
-class NativeSession(Endpoint):
-    """One client."""
-
-    wire = WIRE
     __slots__ = (
         "_connection",
         "_durable",
@@ -83,18 +51,10 @@ class NativeSession(Endpoint):
         "_greeted",
         "_heard",
         "_heard_at",
-        "_held",
-        "_made",
-        "_max_peer_frame",
         "_preface",
         "_resting",
-        "_settings",
-        "_taken",
         "_toll",
         "_topics",
-        "batch",
-        "outbox",
-        "router",
     )
 
     def __init__(
@@ -104,20 +64,12 @@ class NativeSession(Endpoint):
         settings: Settings = DEFAULTS,
         topics: Topics | None = None,
     ) -> None:
-        super().__init__()
-        self.router = router
-        self.outbox: Outbox = None  # type: ignore[assignment]  # set by connection_made
-        self.batch: Batch | None = None
-        self._settings = settings
+        super().__init__(router, settings)
         self._topics = topics
         self._durable: Durable | None = None
         self._connection = connection
         self._frames = wire.Frames(settings.max_frame)
         self._preface: bytes | None = b""
-        self._max_peer_frame = settings.max_frame
-        self._made: dict[int, Call] = {}
-        self._taken: dict[int, Call] = {}
-        self._held: HeldCalls | None = None
         self._heard = True
         self._heard_at = 0.0
         self._greeted = False
@@ -200,103 +152,14 @@ class NativeSession(Endpoint):
         if self._held:
             for call in self._held.expire(now):
                 self._stall(call)
-        if self._toll.pay() and self._resting:
+        if self._toll.pay() and self._resting and not self.outbox.closing:
             self._resting = False
             self.outbox.resume_reading(Pause.DEBT)
             self._take_frames(b"")
         if self._resting:
             self.send(wire.encode(wire.PING))  # its own pings wait with the rest of its input
 
-    # -- Endpoint ------------------------------------------------------------------------------------------------------
-
-    def deliver_call(self, call: Call) -> None:
-        if call.wire == WIRE:
-            frame = wire.with_id(call.frame, call.id)
-        else:
-            frame = wire.encode(
-                wire.CALL,
-                call.id,
-                call.name,
-                call.payload,
-                flags=0 if call.wants_reply else wire.NO_REPLY,
-                arg=self._time_left(call),
-                meta=wire.encode_headers(call.headers),
-            )
-        if len(frame) > self._max_peer_frame:
-            self.router.fail(call, Status.TOO_LARGE, _too_large(len(frame), self._max_peer_frame))
-            return
-        call.forget_payload()
-        if call.wants_reply:
-            self._taken[call.id] = call
-        if not self._take(frame, call.caller):
-            self._hold(call, frame)
-
-    def deliver_reply(self, reply: Reply) -> None:
-        ident: int = reply.call.token
-        if reply.final:
-            self._made.pop(ident, None)
-        if reply.wire == WIRE:
-            frame = wire.with_id(reply.frame, ident)
-        else:
-            flags = 0 if reply.final else wire.MORE
-            meta = wire.encode_headers(reply.headers)
-            frame = wire.encode(
-                wire.REPLY, ident, "", reply.payload, flags=flags, arg=reply.status, meta=meta
-            )
-        if len(frame) > self._max_peer_frame:
-            frame = self._too_large_reply(reply, len(frame))
-        source = reply.call.service
-        if reply.wire != WIRE or self.outbox.congested or source.batch is None:
-            self.send(frame)
-        else:
-            source.batch.add(self, frame)
-
-    def deliver_publication(self, publication: Publication) -> bool:
-        if publication.wire == WIRE:
-            frame = publication.frame
-        else:
-            name = publication.topic if publication.name is None else publication.name
-            meta = wire.encode_headers(publication.headers)
-            frame = wire.encode(wire.PUBLICATION, 0, name, publication.payload, meta=meta)
-        source = publication.publisher
-        fits = len(frame) <= self._max_peer_frame
-        if fits and self._take(frame, source, self.outbox.offer_publication):
-            return True
-        self.traffic.dropped += 1
-        return False
-
-    def deliver_record(self, delivery: Delivery) -> None:
-        self.durable().deliver(delivery)
-
-    def cancel_call(self, call: Call) -> None:
-        if self._taken.pop(call.id, None) is not None:
-            # Refused when the queue is full: then the answer comes and nobody waits for it.
-            self._take(wire.encode(wire.CANCEL, call.id), call.caller)
-
-    def hold_input(self, held: bool) -> None:
-        self.outbox.throttle(held)
-
-    def close(self, reason: str) -> None:
-        self.outbox.close(reason)
-
-    # -- for the handlers ----------------------------------------------------------------------------------------------
-
-    def answer(self, ident: int, result: Mapping[str, object] | None = None) -> None:
-        """End a request well; id 0 wants no answer."""
-        if ident:
-            meta = wire.encode_meta(result) if result else b""
-            self.send(wire.encode(wire.OK, ident, meta=meta))
-
-    def answer_error(self, ident: int, error: PolybusError) -> None:
-        """End a request with an error; one that wants no answer is only counted."""
-        self.traffic.failures += 1
-        if ident:
-            self.send(wire.encode_error(ident, error))
-
-    @property
-    def max_answer(self) -> int:
-        """Bytes that a meta map may have in a frame to this client."""
-        return self._max_peer_frame - 64
+    # -- durable topics ------------------------------------------------------------------------------------------------
 
     def durable(self) -> Durable:
         """The durable side, made when it is first asked for: most clients never do.
@@ -310,35 +173,8 @@ class NativeSession(Endpoint):
             self._durable = Durable(self, self._topics)
         return self._durable
 
-    def _take(
-        self, frame: bytes, source: Endpoint, offer: Callable[[bytes, int], bool] | None = None
-    ) -> bool:
-        """Queue a frame that another party gave rise to; False when there is no room for it."""
-        if (
-            isinstance(source, NativeSession)
-            and source.batch is not None
-            and not self.outbox.congested
-        ):
-            source.batch.add(self, frame)
-            return True
-        if not (offer or self.outbox.offer)(frame, source.id):
-            return False
-        traffic = self.traffic
-        traffic.messages_out += 1
-        traffic.bytes_out += len(frame)
-        return True
-
-    def send(self, frame: bytes) -> None:
-        """Write what is never refused: answers."""
-        traffic = self.traffic
-        traffic.messages_out += 1
-        traffic.bytes_out += len(frame)
-        self.outbox.write(frame)
-
-    def send_rest(self, part: bytes | memoryview) -> None:
-        """Write more of the frame that was begun last."""
-        self.traffic.bytes_out += len(part)
-        self.outbox.write(cast(bytes, part))  # transports take any buffer
+    def deliver_record(self, delivery: Delivery) -> None:
+        self.durable().deliver(delivery)
 
     # -- what is hot ---------------------------------------------------------------------------------------------------
 
@@ -511,51 +347,12 @@ class NativeSession(Endpoint):
             self.router.unregister(self, name)
         self.answer(frame.id)
 
-    # -- bounds --------------------------------------------------------------------------------------------------------
-
-    def _hold(self, call: Call, frame: bytes) -> None:
-        if self._held is None:
-            self._held = HeldCalls()
-            self.outbox.input = Kept(self._frames, self._held)
-            self.outbox.on_drained = self._retry_held
-        until = self.router.clock.monotonic() + self._settings.forward_timeout
-        if not self._held.hold(call, frame, until):
-            self._stall(call)
-
-    def _retry_held(self) -> None:
-        if self._held:
-            self._held.retry(self.outbox.offer)
-
-    def _stall(self, call: Call) -> None:
-        self.traffic.dropped += 1
-        self._taken.pop(call.id, None)
-        self.router.fail(call, Status.STALLED, b"the service does not take its calls")
-
-    def _too_large_reply(self, reply: Reply, size: int) -> bytes:
-        """What the caller gets instead; a stream ends with it."""
-        ident: int = reply.call.token
-        self._made.pop(ident, None)
-        if not reply.final:
-            self.router.cancel(reply.call)
-        text = _too_large(size, self._max_peer_frame)
-        return wire.encode(wire.REPLY, ident, "", text, arg=Status.TOO_LARGE)
-
-    def _time_left(self, call: Call) -> int:
-        if call.deadline is None:
-            return 0
-        left = round((call.deadline - self.router.clock.monotonic()) * 1000)
-        return min(max(left, 1), wire.MAX_TIMEOUT_MS)
-
 
 _checked_topic = lru_cache(maxsize=4096)(to_pattern)  # publishers repeat their topics
 
 
 def _headers(frame: bytes, at: int, size: int) -> Mapping[str, str]:
     return wire.parse_headers(frame[at : at + size])
-
-
-def _too_large(size: int, limit: int) -> bytes:
-    return f"a frame of {size} bytes does not fit the peer's {limit}".encode()
 
 
 def _durably(
