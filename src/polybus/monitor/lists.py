@@ -170,7 +170,7 @@ class Lists:
     # -- services ---------------------------------------------------------------------------------------------
 
     async def services(self, question: shapes.ServiceListing) -> Cut[Registration]:
-        everything = list(self._sources.router.services)
+        everything = list(self._sources.router.services.all())
         rates, wanted = self._sampler.service_rates, question.q.lower()
         keys: dict[str, Callable[[Registration], Any]] = {
             "name": lambda s: s.name,
@@ -185,7 +185,9 @@ class Lists:
         found = (
             (key(service), service)
             for service in everything
-            if question.protocol in ("", service.wire) and wanted in service.name.lower()
+            if question.protocol in ("", service.wire)
+            and wanted in service.name.lower()
+            and not service.endpoint.closed
         )
         return await cut(question, found, len(everything), self.service)
 

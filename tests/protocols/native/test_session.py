@@ -323,6 +323,20 @@ def test_a_client_that_says_goodbye_loses_its_names_and_finishes_its_calls():
 # -- other wires --
 
 
+def test_a_goodbye_with_many_names_takes_some_turns_and_is_answered_after_the_last():
+    room = Room()
+    client, other = room.connect(), room.connect()
+    for n in range(3 * SLICE):
+        client.say(wire.REGISTER, 0, f"x{n}")
+    turns = Turns(room.router.chores)
+    client.say(wire.GOODBYE, 9)
+    assert client.heard() == []
+    turns.all()
+    assert client.one().id == 9
+    assert len(room.router.services) == 0
+    other.serve("x0")
+
+
 def test_a_call_from_another_wire_is_translated_and_its_answer_too():
     room = Room()
     service, party = room.connect(), Party("other")

@@ -5,7 +5,7 @@ Invariant: every request with an id gets exactly one end (Ok, Error or a final R
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -343,9 +343,13 @@ class NativeSession(NativeParty):
         pass  # any frame is a sign of life
 
     def _goodbye(self, frame: Frame) -> None:
+        self.router.chores.add(self._give_names_up(frame.id))
+
+    def _give_names_up(self, ident: int) -> Iterator[None]:
         for name in tuple(self.registrations or ()):
             self.router.unregister(self, name)
-        self.answer(frame.id)
+            yield
+        self.answer(ident)
 
 
 _checked_topic = lru_cache(maxsize=4096)(to_pattern)  # publishers repeat their topics
