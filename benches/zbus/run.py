@@ -97,6 +97,7 @@ class Target:
 def build(name: str) -> Path:
     """A program in C of this folder."""
     program = cache() / f"zbus-{name}"
+    program.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cc", "-O2", "-o", str(program), str(HERE / f"{name}.c")], check=True)
     return program
 
