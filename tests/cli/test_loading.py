@@ -21,8 +21,8 @@ class Strike:
         if name == struck:
             os.kill(os.getpid(), signal.SIGINT)
 
-if {ignored}:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+# What a shell's `&` or nohup left to the tests is not left to it.
+signal.signal(signal.SIGINT, signal.SIG_IGN if {ignored} else signal.default_int_handler)
 struck = sys.argv.pop()
 sys.meta_path.insert(0, Strike)
 from polybus.__main__ import main
