@@ -105,8 +105,21 @@ async def test_credit_of_nothing_is_nothing_and_credit_is_bounded(node):
     _, member = await node.join(0)
     member.credit(-1)
     assert member.wanted == 0
-    member.credit(2 * MAX_IN_FLIGHT)
-    assert member.wanted == MAX_IN_FLIGHT
+    for huge in (2 * MAX_IN_FLIGHT, 2**63 - 1, 2**64):
+        member.credit(huge)
+        assert member.wanted == MAX_IN_FLIGHT
+    member.recall()
+    member.credit(2**63 - 1)
+    assert (member.wanted, member.recalled) == (MAX_IN_FLIGHT, 0)
+
+
+async def test_credit_without_end_confirms_all_that_is_held(node):
+    await node.produce("t", *"abc")
+    group = await node.group(ack=False)
+    consumer, member = await node.join(3)
+    member.credit(2**64)
+    await node.settle()
+    assert (consumer.offsets, len(group.in_flight), member.wanted) == ([0, 1, 2], 0, MAX_IN_FLIGHT)
 
 
 async def test_a_member_is_served_at_once_with_what_is_at_hand(node):

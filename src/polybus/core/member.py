@@ -8,15 +8,18 @@ Plain typed Python which Cython also compiles, as `group`, `cursor` and `backlog
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from polybus.core.group_options import MemberInfo
+from polybus.core.group_options import MAX_IN_FLIGHT, MemberInfo
 from polybus.errors import PolybusError
 
 if TYPE_CHECKING:
     from polybus.core.endpoint import Endpoint
     from polybus.core.group import Group
     from polybus.model.record import Delivery
+
+# Credit beyond it makes no difference: no more than a window each was recalled and is held
+MOST: Final = 2 * MAX_IN_FLIGHT
 
 Closed = Callable[[PolybusError], None]
 Confirmed = Callable[[PolybusError | None], None]
@@ -58,7 +61,8 @@ class Member:
 
         Credit that was recalled and is given again confirms nothing: it was no sign that anything was dealt with.
         """
-        self.group.credit(self, records)
+        # Clients name any number; compiled, a sum of two must not go round.
+        self.group.credit(self, min(records, MOST))
 
     def recall(self) -> None:
         """Take the credit back that is not used yet; confirms nothing."""

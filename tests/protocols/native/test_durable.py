@@ -191,6 +191,17 @@ async def test_a_consumer_gets_as_many_records_as_it_gave_credit_for():
     assert [each.record.offset for each in delivered(client)] == [2, 3, 4]
 
 
+async def test_credit_may_be_as_large_as_a_number_can_be():
+    room = await durable_room()
+    producer, client = room.connect(), await join(room)
+    for _ in range(2):
+        client.say(wire.CREDIT, 50, meta={"records": 2**64 - 1})
+    producer.say(wire.PRODUCE, 1, "t", records(b"x"))
+    await room.settle()
+    assert [each.record.payload for each in delivered(client)] == [b"x"]
+    assert not client.closed
+
+
 async def test_records_of_one_turn_share_a_frame():
     room = await durable_room()
     producer, client = room.connect(), await join(room)
