@@ -57,7 +57,18 @@ def test_small_work_is_done_at_once_and_large_work_in_slices():
     assert len(turns.due) == 1
     assert turns.all() == 5  # two to see that nothing is left
     assert len(done) == 6 * SLICE - 1
-    assert flushed == [SLICE - 1, *(n * SLICE - 1 for n in (2, 4, 5, 5))]
+    assert flushed == [SLICE - 1, *(n * SLICE - 1 for n in (2, 4, 6, 6))]
+
+
+def test_long_work_holds_up_no_other():
+    chores = Chores()
+    done: list[int] = []
+    turns = Turns(chores)
+    chores.add(iter(range(100 * SLICE)))
+    chores.add(note(n, done) for n in range(3 * SLICE))
+    for _ in range(4):
+        turns.one()
+    assert len(done) == 3 * SLICE
 
 
 def test_without_turns_to_come_all_is_done_at_once():

@@ -1,6 +1,7 @@
 """Work that may be long, done in slices between the turns of others: clearing away what parties leave, and lists.
 
 Invariant: what is small is done at once; of anything larger one slice is done per turn of the event loop, until all is.
+Where there is several such work, one slice of each comes after the other, so that nothing long holds up the rest.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Chores:
         try:
             more = _do_slice(work, flush)
         finally:
-            if not more:
+            if more:
+                self._waiting.rotate(-1)
+            else:
                 self._waiting.popleft()
             if self._waiting:
                 self.later(self._turn)

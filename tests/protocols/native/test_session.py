@@ -24,6 +24,7 @@ from polybus.errors import (
 )
 from polybus.model.message import Call, Publication, Reply, Status
 from polybus.protocols.native import wire
+from polybus.protocols.native.questions import MAX_LISTS
 from polybus.protocols.native.settings import Settings
 from polybus.transports.connection import Connection
 from polybus.transports.outbox import Bounds
@@ -740,6 +741,29 @@ def test_a_long_list_of_services_is_made_in_slices_and_ends_with_its_client():
     assert isinstance(listed, list)
     assert len(listed) == 5 * SLICE
     assert gone.received() == b""
+
+
+def test_lists_of_services_that_one_client_asks_for_are_made_one_by_one_and_few_wait():
+    room = Room()
+    client, party = room.connect(), Party("other")
+    room.router.attach(party)
+    for n in range(5 * SLICE):
+        room.router.register(party, f"x{n}", f"x{n}")
+    turns = Turns(room.router.chores)
+    client.send(b"".join(wire.encode(wire.ASK, n + 1, "services") for n in range(MAX_LISTS + 2)))
+    assert [(frame.id, error_in(frame)) for frame in client.heard()] == [
+        (MAX_LISTS + 1, LimitExceeded),
+        (MAX_LISTS + 2, LimitExceeded),
+    ]
+    for _ in range(5):
+        turns.one()
+    assert [frame.id for frame in client.heard()] == [1]
+    turns.all()
+    assert [frame.id for frame in client.heard()] == list(range(2, MAX_LISTS + 1))
+    assert client.ask(wire.PING, 99).kind == wire.PONG
+    client.say(wire.ASK, 100, "services")
+    turns.all()
+    assert client.one().kind == wire.OK
 
 
 def test_a_list_of_services_that_fits_no_frame_is_an_error():

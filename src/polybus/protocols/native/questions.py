@@ -25,6 +25,8 @@ from polybus.protocols.native.wire import Frame
 if TYPE_CHECKING:
     from polybus.protocols.native.session import NativeSession
 
+MAX_LISTS: Final = 64  # that one connection asked for and that are not made yet
+
 Answer = Mapping[str, object] | None
 
 
@@ -55,11 +57,11 @@ def ask(session: NativeSession, frame: Frame) -> None:
     """Answer an Ask, now or later.
 
     Raises:
-        LocalProtocolError: this node knows no such question; NotAuthorized.
+        LocalProtocolError: this node knows no such question; NotAuthorized, LimitExceeded.
     """
     if frame.name == "services":
         session.router.check(session.identity, "admin", "services")
-        session.router.chores.add(_list_services(session, frame.id))
+        _ask_for_list(session, frame.id)
         return
     question = QUESTIONS.get(frame.name)
     if question is None:
@@ -74,6 +76,24 @@ def ask(session: NativeSession, frame: Frame) -> None:
 
 async def _awaited(answer: Awaitable[Answer]) -> Answer:
     return await answer
+
+
+def _ask_for_list(session: NativeSession, ident: int) -> None:
+    """Make a list of services once those that this client asked for before are made: each costs memory."""
+    lists = session.lists
+    if len(lists) >= MAX_LISTS:
+        text = "lists of services that one connection waits for"
+        raise LimitExceeded(text, limit=MAX_LISTS, actual=len(lists) + 1)
+    lists.append(ident)
+    if len(lists) == 1:
+        session.router.chores.add(_make_lists(session))
+
+
+def _make_lists(session: NativeSession) -> Iterator[None]:
+    lists = session.lists
+    while lists and not session.closed:
+        yield from _list_services(session, lists[0])
+        del lists[0]
 
 
 def _list_services(session: NativeSession, ident: int) -> Iterator[None]:

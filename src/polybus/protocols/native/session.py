@@ -55,6 +55,7 @@ class NativeSession(NativeParty):
         "_resting",
         "_toll",
         "_topics",
+        "lists",
     )
 
     def __init__(
@@ -77,6 +78,8 @@ class NativeSession(NativeParty):
         self._toll = Toll()
         self._resting = False
         """Whether its input waits because its topics were too costly to match."""
+        self.lists: list[int] = []
+        """The Asks for a list of services that are not answered yet; the first of them is being made."""
 
     # -- Session -------------------------------------------------------------------------------------------------------
 
