@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 import polybus
 from polybus.core.chores import SLICE
 from polybus.http.request import Request
 from polybus.monitor import streams
+from polybus.monitor.nodes import GsbNodes
 from polybus.protocols.gsb.wire import CURRENT, Kind, encode_hello, encode_name
 from tests.http.serving import Served, serve
 from tests.monitor.serving import watched
@@ -143,3 +146,29 @@ async def test_many_gsb_names_are_looked_at_between_the_turns_of_others(bus, gsb
         await asyncio.sleep(0)
     found = (await bus.ask("/nodes")).json
     assert found["nodes"]["0xabcd01"]["identities"] == ["0xabcd01", "0xabcd02"]
+
+
+async def test_who_asks_for_nodes_during_one_look_shares_the_next(bus, gsb, monkeypatch):
+    count, asked = 4 * SLICE, 20
+    for number in range(count):
+        name = encode_name(f"/net/0xabcd{number:04x}/x")
+        gsb.write(CURRENT.encode(Kind.REGISTER_REQUEST, name))
+    while len(bus.node.router.services.of("gsb")) < count:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    looks, look = [], GsbNodes._look_again
+
+    def counted(nodes: GsbNodes) -> Iterator[None]:
+        looks.append(nodes)
+        return look(nodes)
+
+    monkeypatch.setattr(GsbNodes, "_look_again", counted)
+    reader, writer = await asyncio.open_connection("127.0.0.1", bus.port)
+    gsb.write(CURRENT.encode(Kind.REGISTER_REQUEST, encode_name("/net/0xabcdffff/x")))
+    writer.write(b"GET /nodes HTTP/1.1\r\n\r\n" * asked)
+    for _ in range(asked):
+        head = await reader.readuntil(b"\r\n\r\n")
+        size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        found = msgspec.json.decode(await reader.readexactly(size))["nodes"]["0xabcd0000"]
+        assert len(found["identities"]) in (count, count + 1)
+    writer.close()
+    assert len(looks) <= 3

@@ -37,6 +37,9 @@ class GsbNodes:
         self._known: dict[str, Node] = {}
         self._seen: dict[int, str] = {}
         self._dropped = 0
+        self._waiting: list[Callable[[], None]] = []
+        """What is to be done once it is known who is there now."""
+        self._looking = False
         sampler.on_sample.append(self._look)
 
     def health(self, request: Request) -> None:
@@ -84,30 +87,42 @@ class GsbNodes:
         router = self._sources.router
         if router.services.epoch == self._epoch:
             then()
-        else:
-            router.chores.add(self._look_again(then))
+            return
+        self._waiting.append(then)
+        if not self._looking:
+            router.chores.add(self._look_for_those_who_wait())
 
-    def _look_again(self, then: Callable[[], None]) -> Iterator[None]:
+    def _look_for_those_who_wait(self) -> Iterator[None]:
+        """One look at a time, since each costs memory: those who ask during one share the next."""
+        self._looking = True
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                if self._sources.router.services.epoch != self._epoch:
+                    yield from self._look_again()
+                for then in waiting:
+                    then()
+        finally:
+            self._looking = False
+
+    def _look_again(self) -> Iterator[None]:
         """Tells of those who came and went since the last look; a name each step."""
         services = self._sources.router.services
         epoch = services.epoch
-        owners: dict[Endpoint, list[str]] = {}
+        owners: dict[Endpoint, dict[str, None]] = {}
         for found in tuple(services.of(WIRE)):
             match = _NET.match(found.name) if not found.endpoint.closed else None
             if match is not None:
-                ids = owners.setdefault(found.endpoint, [])
-                if match[1].lower() not in ids:
-                    ids.append(match[1].lower())
+                owners.setdefault(found.endpoint, {})[match[1].lower()] = None
             yield
         self._epoch = epoch
-        known = {ids[0]: self._node(owner, ids) for owner, ids in owners.items()}
+        known = {next(iter(ids)): self._node(owner, list(ids)) for owner, ids in owners.items()}
         before, self._known = self._known, known
         self._seen = {owner.id: self._seen[owner.id] for owner in owners}
         for name in known.keys() - before.keys():
             self._viewers.tell("new-node", known[name])
         for name in before.keys() - known.keys():
             self._viewers.tell("lost-node", before[name])
-        then()
 
     def _node(self, owner: Endpoint, ids: list[str]) -> Node:
         now = datetime.fromtimestamp(self._sampler.clock.wall_ms() / 1000, UTC)
