@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from polybus.core.chores import SLICE
 from polybus.core.engine import Done
 from polybus.core.journal import Journal
 from polybus.core.watch import Watch
 from polybus.model.message import Call, Status
 from polybus.protocols.zbus import relay
-from tests.core.party import Party
-from tests.protocols.zbus.bus import Bus, Client
+from polybus.protocols.zbus.wire import encode_request
+from tests.core.party import Party, Turns
+from tests.protocols.zbus.bus import Bus, Client, settle
 
 REQUEST = b'{"method": "m", "module": "", "params": []}'
 
@@ -34,6 +36,10 @@ async def busy_service(bus: Bus) -> Client:
     (taken,) = service.received()
     assert taken.headers["origin_id"] == "first"
     return service
+
+
+def request(cmd: str, ident: str, body: bytes = b"", **headers: str) -> bytes:
+    return encode_request({"cmd": cmd, "id": ident, "topic": "slow", **headers}, body)
 
 
 async def call(client: Client, ident: str) -> list[int]:
@@ -102,3 +108,29 @@ async def test_a_service_that_takes_calls_without_end_fails_the_oldest(bus, monk
     assert [reply.status for reply in other.replies] == [Status.STALLED]
     await asyncio.sleep(0)
     assert zbus.received() == []
+
+
+async def test_callers_of_a_service_that_leaves_with_many_calls_are_told_in_slices(bus):
+    count = 4 * SLICE
+    service, caller = bus.client(), bus.client()
+    await service.one("declare", topic="slow", topic_mask="2")
+    consumes = (request("consume", f"w{n}", consume_several="1") for n in range(count))
+    assert await service.send(b"".join(consumes)) == []
+    calls = (request("produce", f"c{n}", REQUEST, ack="0") for n in range(2 * count))
+    assert await caller.send(b"".join(calls)) == []
+    assert bus.room.pending() == 2 * count
+    turns = Turns(bus.router.chores)
+    await service.hang_up()
+    told = caller.received()
+    assert 0 < len(told) < count
+    other = bus.client()
+    await other.send(request("consume", "w"))
+    assert await caller.send(request("produce", "later", REQUEST, ack="0")) == []
+    (taken,) = other.received()
+    assert taken.headers["origin_id"] == "later"
+    turns.all()
+    await settle()
+    told += caller.received()
+    assert {answer.status for answer in told} == {502}
+    assert sorted(answer.id for answer in told) == sorted(f"c{n}" for n in range(2 * count))
+    assert bus.room.pending() == 1

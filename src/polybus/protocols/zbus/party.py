@@ -20,6 +20,7 @@ from polybus.protocols.zbus.bridge import Asked, wrap_result
 from polybus.protocols.zbus.plan import Kind, Plan
 from polybus.protocols.zbus.planning import make_plan, may_pass_by
 from polybus.protocols.zbus.relay import GAP, Consuming, Line, RpcCall, Slot
+from polybus.protocols.zbus.rpc import fail_all
 from polybus.protocols.zbus.wire import (
     JSON,
     MAX_ID,
@@ -165,8 +166,7 @@ class ZbusParty(Endpoint):
         self.room.leave(self)
         self.line.closed = True
         serving, self.line.serving = self.line.serving, {}
-        for call in serving.values():
-            call.exchange.topic.fail(call)
+        self.room.router.chores.add(fail_all(deque(serving.values())))
 
     def tick(self, now: float) -> None:
         """Nothing: heartbeats count as any other input, and the session ends who is silent."""

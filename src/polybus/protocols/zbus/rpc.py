@@ -6,6 +6,8 @@ its caller in that caller's words. Who gets which call is the business of the ex
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from polybus.core.endpoint import Endpoint, Identity
@@ -80,8 +82,7 @@ class RpcTopic(Endpoint):
     def retire(self) -> None:
         """The topic is gone, or no RPC topic any more."""
         self._unregister()
-        for call in self.exchange.close():
-            self.fail(call)
+        self.room.router.chores.add(fail_all(deque(self.exchange.close())))
 
     # -- other wires ------------------------------------------------------------------------------------------
 
@@ -143,6 +144,14 @@ class RpcTopic(Endpoint):
 
     def close(self, reason: str) -> None:
         self.retire()
+
+
+def fail_all(calls: deque[RpcCall]) -> Iterator[None]:
+    """Steps that tell the callers of these that there is no service any more, a call each."""
+    while calls:
+        call = calls.popleft()
+        call.exchange.topic.fail(call)
+        yield
 
 
 def service_down(topic: str, ident: str, text: str = "") -> bytes:
