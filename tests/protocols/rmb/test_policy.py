@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import polybus
+from polybus.protocols.rmb.party import RmbParty
 from polybus.server.config import Policy
 from tests.protocols.rmb.posting import http, message, sign
 from tests.protocols.rmb.test_http import start
@@ -69,3 +70,21 @@ async def test_a_call_to_another_wire_is_made_on_behalf_of_the_twin(world: World
 
 async def _answer() -> bytes:
     return b"done"
+
+
+async def test_what_the_operator_offers_stays_whatever_the_rules_and_what_handlers_declare_goes(
+    world: World,
+):
+    (one,) = await world.start(1, services=["cap.echo"])
+    party = next(each for each in one.node.router.endpoints if each.wire == "rmb")
+    assert isinstance(party, RmbParty)
+    party.declare({"cap.more"})
+
+    def offered() -> set[str]:
+        return {found.name for found in one.node.router.services if found.wire == "rmb"}
+
+    assert offered() == {"twin", "cap/echo", "cap/more"}
+    go_by(one, "twin:1 may register", "twin:2 may call")
+    assert offered() == {"twin", "cap/echo", "cap/more"}
+    go_by(one, "twin:2 may call")
+    assert offered() == {"twin", "cap/echo"}

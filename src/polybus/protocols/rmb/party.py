@@ -148,8 +148,11 @@ class RmbParty(Endpoint):
         raise AssertionError("this wire has no durable topics")
 
     def close(self, reason: str) -> None:
-        """It has no connection that could end: its names go, while twins still call through it by their own rights."""
-        for name in tuple(self.registrations or ()):
+        """It has no connection that could end: what handlers declared goes, and may be declared again.
+
+        What the operator offers stays as no rule has to allow it, and twins still call through it by their own rights.
+        """
+        for name in self.declared:
             self.room.router.unregister(self, name)
         self.declared.clear()
 
