@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError
 
 # Modules that are compiled; each has its `.pxd` with the C types beside it.
 HOT_MODULES = [
@@ -45,11 +47,7 @@ def hot_extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    extensions = [
-        # optional: a failing compiler is reported and skipped instead of ending the build.
-        Extension(m, [str(source_of(m))], extra_compile_args=["-O2"], optional=True)
-        for m in present
-    ]
+    extensions = [Extension(m, [str(source_of(m))], extra_compile_args=["-O2"]) for m in present]
     built: list[Extension] = cythonize(
         extensions,
         build_dir="build/cython",
@@ -61,4 +59,22 @@ def hot_extensions() -> list[Extension]:
     return built
 
 
-setup(ext_modules=hot_extensions())
+class AllOrNone(build_ext):  # type: ignore[misc]  # setuptools has no types of its own
+    """A failing compiler is reported instead of ending the build, and what it made before is left out too.
+
+    Compiled modules take each other's objects apart: one of them beside the plain Python of another is no package.
+    """
+
+    extensions: list[Extension]
+
+    def build_extensions(self) -> None:
+        try:
+            super().build_extensions()
+        except (BaseError, CCompilerError) as exc:
+            self.warn(f"all modules stay plain Python: {exc}")
+            for each in self.extensions:
+                Path(self.get_ext_fullpath(each.name)).unlink(missing_ok=True)
+            self.extensions = []
+
+
+setup(ext_modules=hot_extensions(), cmdclass={"build_ext": AllOrNone})
