@@ -60,6 +60,10 @@ def request(number: int, ident: bytes, body: bytes) -> bytes:
     return head % (number, ident, len(body)) + body
 
 
+def beginning_alike(number: int) -> bytes:
+    return b"GET / HTTP/1.1\r\ncmd: x\r\nid: a\r\nnumber: %d\r\n\r\n" % number
+
+
 def serving(kind: type[ShortEcho], **settings: Any) -> Served:
     served = serve(**settings)
 
@@ -124,6 +128,21 @@ def test_heads_without_number_leave_nothing_behind():
         served.peer.send(request(number, b"a", b"") + request(number, b"b", b""))
     assert len(served.echo.session._begun) <= MAX_HEADS
     assert len(served.echo.session._heads) <= MAX_HEADS
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_head_that_is_still_in_use_keeps_none_of_those_that_came_behind_it(alike: bool):
+    served = serving(ShortEcho)
+    served.peer.send(request(0, b"a", b"") * 2)
+    (kept,) = served.echo.session._heads.values()
+    for number in range(1, 5 * MAX_HEADS):
+        other = beginning_alike(number) if alike else request(number, b"a", b"")
+        served.peer.send(other * 2)
+    behind, head = 0, kept.follower
+    while head is not None and behind < 2 * MAX_HEADS:
+        behind, head = behind + 1, head.follower
+    assert behind <= MAX_HEADS
+    assert len(seen(served)) == 10 * MAX_HEADS
 
 
 def test_plain_requests_are_answered_in_their_turn_between_those_that_are_taken():

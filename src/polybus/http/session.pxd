@@ -9,7 +9,7 @@ cdef class HttpSession:
     cdef public long long received
     cdef public Turn turn
     cdef bint _alive, _ended
-    cdef list _parts, _out
+    cdef list _parts, _out, _linked
     cdef long long _have, _need, _skip
     cdef Head _head, _last, _expected
     cdef str _id
@@ -31,6 +31,8 @@ cdef class HttpSession:
     cpdef _came(self, Head head)
     @cython.locals(end=Py_ssize_t, cut=Py_ssize_t, after_id=Py_ssize_t, body=Py_ssize_t, stop=Py_ssize_t, head=Head, known=Head)
     cpdef Py_ssize_t _next(self, bytes data, Py_ssize_t pos) except -2
+    @cython.locals(head=Head)
+    cpdef _unlink(self)
     cpdef Py_ssize_t _begin(self, Head head, str ident, bytes data, Py_ssize_t pos) except -2
     cpdef Py_ssize_t _continue(self, bytes data, Py_ssize_t pos) except -2
     @cython.locals(head=Head)

@@ -51,6 +51,7 @@ class HttpSession:
         "_id",
         "_last",
         "_last_seen",
+        "_linked",
         "_need",
         "_order",
         "_out",
@@ -86,6 +87,7 @@ class HttpSession:
         self._heads: dict[tuple[bytes, bytes], Head] = {}
         # Those that have come again, by what stands before their id; the latest, and the one that should come next
         self._begun: dict[bytes, Head] = {}
+        self._linked: list[Head] = []
         self._last: Head | None = None
         self._expected: Head | None = None
         # Output that has to wait for its turn
@@ -338,12 +340,23 @@ class HttpSession:
 
     def _begin_with(self, head: Head, before: bytes, after: bytes) -> None:
         """Know a head by its beginning from now on; of several that begin alike the latest."""
-        if len(self._begun) >= MAX_HEADS:
-            self._begun.clear()
+        if not head.before:
+            if len(self._linked) >= MAX_HEADS:
+                self._unlink()
+            self._linked.append(head)
         head.before = before
         head.after = after
         self._begun[before] = head
         self._came(head)
+
+    def _unlink(self) -> None:
+        """Forget which head follows which: one that a waiting request keeps must not keep all that came behind it."""
+        for head in self._linked:
+            head.before = b""
+            head.follower = None
+        self._linked.clear()
+        self._begun.clear()
+        self._last = self._expected = None
 
     def _learn(self, key: tuple[bytes, bytes]) -> Head:
         head = self._parse(key[0] + key[1])
