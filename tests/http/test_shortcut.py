@@ -145,6 +145,17 @@ def test_a_head_that_is_still_in_use_keeps_none_of_those_that_came_behind_it(ali
     assert len(seen(served)) == 10 * MAX_HEADS
 
 
+def test_heads_go_with_their_connection_whoever_still_knows_it():
+    served = serving(ShortEcho)
+    served.peer.send(b"".join(request(number, b"a", b"") * 2 for number in range(3)))
+    session = served.echo.session
+    head = next(iter(session._heads.values()))
+    served.peer.connection.connection_lost(None)
+    assert not session._heads
+    assert not session._begun
+    assert head.follower is None
+
+
 def test_plain_requests_are_answered_in_their_turn_between_those_that_are_taken():
     served = serving(ShortEcho)
     plain = b"GET /zbus-missing HTTP/1.1\r\n\r\n"

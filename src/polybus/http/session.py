@@ -190,6 +190,8 @@ class HttpSession:
         self._ended = True
         self._order.clear()
         self._out.clear()
+        self._unlink()
+        self._heads.clear()
         if self._party is not None:
             self._party.lost(exc)
 
