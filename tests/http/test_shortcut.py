@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from polybus.http.head import Shortcut
 from polybus.http.request import Request
-from polybus.http.session import MAX_HEADS, HttpSession
+from polybus.http.session import LARGE_HEAD, MAX_HEADS, HttpSession
 from tests.http.serving import Echo, Served, responses, serve
 
 IDS = [b"1", b"2", b"77", b"00000000-0000-0000-0000-000000000001", b"x" * 64, b"y" * 65, b"", b" "]
@@ -143,6 +143,14 @@ def test_a_head_that_is_still_in_use_keeps_none_of_those_that_came_behind_it(ali
         behind, head = behind + 1, head.follower
     assert behind <= MAX_HEADS
     assert len(seen(served)) == 10 * MAX_HEADS
+
+
+def test_large_heads_are_parsed_anew_and_not_kept():
+    served = serving(ShortEcho)
+    large = b"GET / HTTP/1.1\r\ncmd: x\r\nid: a\r\npad: " + LARGE_HEAD * b"x" + b"\r\n\r\n"
+    served.peer.send((large + request(1, b"b", b"")) * 4)
+    assert [ident for _, ident, _ in seen(served)] == ["a", "b"] * 4
+    assert len(served.echo.session._heads) == 1
 
 
 def test_heads_go_with_their_connection_whoever_still_knows_it():

@@ -32,6 +32,8 @@ MAX_HEADS: Final = 256  # kept per connection; a client with more kinds of reque
 MAX_ID: Final = 64  # bytes; a longer one is looked for in the whole head, which is bounded
 # Of programs that send one kind of request; browsers' heads are larger and vary
 SMALL_HEAD: Final = 512
+# Without its id; those that are kept cost three times their size, which no budget counts
+LARGE_HEAD: Final = 8 * 1024
 PLAIN: Final = bytes(range(0x21, 0x7F))
 COMPILED: Final = not __file__.endswith(".py")
 
@@ -364,7 +366,8 @@ class HttpSession:
         head = self._parse(key[0] + key[1])
         if "id" not in head.headers:
             head.ordered = False
-            self._keep(key, head)
+            if len(key[0]) + len(key[1]) <= LARGE_HEAD:
+                self._keep(key, head)
         return head
 
     def _keep(self, key: tuple[bytes, bytes], head: Head) -> None:
