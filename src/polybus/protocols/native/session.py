@@ -48,6 +48,7 @@ class NativeSession(NativeParty):
         "_durable",
         "_frames",
         "_goodbye_said",
+        "_goodbyes",
         "_greeted",
         "_heard",
         "_heard_at",
@@ -75,6 +76,8 @@ class NativeSession(NativeParty):
         self._heard_at = 0.0
         self._greeted = False
         self._goodbye_said = False
+        self._goodbyes: list[int] = []
+        """Those of the client that are answered once all its names are given up."""
         self._toll = Toll()
         self._resting = False
         """Whether its input waits because its topics were too costly to match."""
@@ -346,13 +349,18 @@ class NativeSession(NativeParty):
         pass  # any frame is a sign of life
 
     def _goodbye(self, frame: Frame) -> None:
-        self.router.chores.add(self._give_names_up(frame.id))
+        self._goodbyes.append(frame.id)
+        if len(self._goodbyes) == 1:
+            self.router.chores.add(self._give_names_up())
 
-    def _give_names_up(self, ident: int) -> Iterator[None]:
-        for name in tuple(self.registrations or ()):
-            self.router.unregister(self, name)
-            yield
-        self.answer(ident)
+    def _give_names_up(self) -> Iterator[None]:
+        while names := tuple(self.registrations or ()):
+            for name in names:
+                self.router.unregister(self, name)
+                yield
+        for ident in self._goodbyes:
+            self.answer(ident)
+        self._goodbyes.clear()
 
 
 _checked_topic = lru_cache(maxsize=4096)(to_pattern)  # publishers repeat their topics
