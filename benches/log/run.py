@@ -174,10 +174,11 @@ def appender(
     return append
 
 
-async def warm_up(engine: EmbeddedEngine) -> None:
-    """Bring the log to where it is after a minute of traffic: its files have been used before."""
+async def warm_up(engine: EmbeddedEngine, topics: int = 1) -> None:
+    """Bring the log to where it is after a minute of traffic: its files have been used before, and every topic has a
+    segment."""
     for _ in range(2):
-        await keep_in_flight(appender(engine, 1, 100), 4, 0.3)
+        await keep_in_flight(appender(engine, topics, 100), 4, 0.3)
         await engine.move_all()
 
 
@@ -213,7 +214,7 @@ async def appends(folder: Path, seconds: float, rates: Rates) -> None:
         rates[f"engine {in_flight}"] = await with_engine(folder, 1, single)
 
     async def many(engine: EmbeddedEngine) -> float:
-        await warm_up(engine)
+        await warm_up(engine, 1000)
         return await keep_in_flight(appender(engine, 1000, 1), 512, seconds)
 
     rates["1000 topics 512"] = await with_engine(folder, 1000, many)

@@ -133,6 +133,7 @@ class SimDisk:
         self.dead = False
         self.fault: Callable[[str, Path], OSError | None] | None = None
         self.trace: list[tuple[str, Path]] = []
+        self.given_back: list[tuple[Path, int, int]] = []
 
     def check(self) -> None:
         if self.dead:
@@ -201,3 +202,7 @@ class SimDisk:
             file.sync()
         for each in folders:
             self.sync_folder(each)
+
+    def give_back(self, path: Path, position: int, size: int) -> None:
+        self.check()
+        self.given_back.append((path, position, size))

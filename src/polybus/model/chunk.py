@@ -32,6 +32,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from polybus.errors import CorruptRecord
+from polybus.model.checksum import crc32
 from polybus.model.ends import ZERO, ends_of, repeated, shifted
 from polybus.model.message import NO_HEADERS
 
@@ -251,14 +252,14 @@ def seal(
     body: Buffer,
 ) -> bytes:
     """Put the header and its checksums before a body whose columns are laid out already."""
-    fields = (zlib.crc32(body), base, first_us, last_us, count, len(body), *sizes)
+    fields = (crc32(body), base, first_us, last_us, count, len(body), *sizes)
     return b"".join((_head(flags, fields), body))
 
 
 def _head(flags: int, fields: tuple[int, ...]) -> bytes:
     start = struct.pack("<4sBBH", MAGIC, VERSION, flags, HEADER_BYTES)
     checked = _CHECKED.pack(*fields)
-    crc = zlib.crc32(checked, zlib.crc32(start))
+    crc = crc32(checked, crc32(start))
     return b"".join((start, crc.to_bytes(4, "little"), checked))
 
 
@@ -358,7 +359,7 @@ def parse_header(buf: Buffer, source: str = "chunk", position: int = 0) -> Chunk
     """
     header = _parse_fields(buf, source, position)
     crc = int.from_bytes(buf[8:12], "little")
-    if crc != zlib.crc32(buf[12:HEADER_BYTES], zlib.crc32(buf[:8])):
+    if crc != crc32(buf[12:HEADER_BYTES], crc32(buf[:8])):
         raise CorruptRecord(source, position, "the header's checksum does not match")
     return header
 
@@ -388,7 +389,7 @@ def parse_chunk(
     header = parse_header(buf, source, position)
     if len(buf) < header.length:
         raise CorruptRecord(source, position, f"{len(buf)} of {header.length} bytes are there")
-    if verify and zlib.crc32(memoryview(buf)[HEADER_BYTES : header.length]) != header.body_crc:
+    if verify and crc32(memoryview(buf)[HEADER_BYTES : header.length]) != header.body_crc:
         raise CorruptRecord(source, position, "the body's checksum does not match")
     return ChunkView(buf, header)
 
@@ -463,7 +464,7 @@ class ChunkView:
             if self.sealed:
                 self._head = memoryview(self.buf)[:HEADER_BYTES]
             else:
-                fields = self.header.fields(zlib.crc32(self.body))
+                fields = self.header.fields(crc32(self.body))
                 self._head = _head(self.header.flags, fields)
         return self._head
 

@@ -8,13 +8,13 @@ nobody waits for are kept and tried again.
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from polybus.core.engine import Done
 from polybus.errors import StorageError
+from polybus.model.checksum import crc32
 from polybus.model.clock import Clock
 from polybus.storage.commit_log import Prepared
 from polybus.storage.entry import Change, Moved, encode_change
@@ -208,7 +208,7 @@ class Batches:
             batch.parts = [b"".join(batch.parts)]
         crc = 0
         for part in batch.parts:
-            crc = zlib.crc32(part, crc)
+            crc = crc32(part, crc)
         batch.crc = crc
         batch.size = sum(map(len, batch.parts))
         self._queued_bytes += batch.size

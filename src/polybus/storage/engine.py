@@ -65,6 +65,7 @@ class StorageOptions:
     queue: int = 32 * MiB
     append: int = 32 * MiB
     cache: int = 32 * MiB
+    recent: int = 256 * MiB  # of segments, what was written last, in the system's page cache
     upkeep_s: float = 30.0  # how often retention and expiry are looked at; also how soon a failed round is tried again
 
 
@@ -144,6 +145,7 @@ class EmbeddedEngine:
             self._clock,
             found.meta,
             size.segment,
+            size.recent,
         )
         # The busiest path goes without a step in between.
         self.append = self._intake.append  # type: ignore[method-assign]

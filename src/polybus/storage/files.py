@@ -10,8 +10,9 @@ import ctypes
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -77,6 +78,9 @@ class Files(Protocol):
 
     def sync_all(self, folder: Path, files: Sequence[OpenFile], folders: Iterable[Path]) -> None:
         """Sync many files and the folders they were created in; they all lie under `folder`."""
+
+    def give_back(self, path: Path, position: int, size: int) -> None:
+        """Keep these synced bytes in memory no longer, if the system can; a file that is gone is fine."""
 
 
 def storage_error(exc: OSError, doing: str) -> StorageError:
@@ -189,6 +193,17 @@ class DiskFiles:
             file.sync()
         for each in folders:
             self.sync_folder(each)
+
+    def give_back(self, path: Path, position: int, size: int) -> None:
+        if sys.platform != "linux":
+            return
+        # Pages that stay do no harm: nothing that was written depends on this.
+        with suppress(OSError):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(fd, position, size, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
 
 
 def _find(name: str, *types: Any) -> Any:

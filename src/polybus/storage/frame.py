@@ -18,9 +18,10 @@ a payload made to look like a frame is taken for one.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
+
+from polybus.model.checksum import crc32
 
 FILE_HEADER_BYTES: Final = 64
 FRAME_HEADER_BYTES: Final = 48
@@ -44,14 +45,12 @@ class Frame(NamedTuple):
 def encode_file_header(number: int, salt: bytes) -> bytes:
     """The first bytes of a commit log file."""
     start = _FILE.pack(LOG_MAGIC, number, salt)
-    return (start + struct.pack("<I", zlib.crc32(start))).ljust(FILE_HEADER_BYTES, b"\0")
+    return (start + struct.pack("<I", crc32(start))).ljust(FILE_HEADER_BYTES, b"\0")
 
 
 def parse_file_header(data: bytes) -> tuple[int, bytes] | None:
     """File number and salt, or None when this is no (whole) header."""
-    if len(data) < FILE_HEADER_BYTES or zlib.crc32(data[:24]) != int.from_bytes(
-        data[24:28], "little"
-    ):
+    if len(data) < FILE_HEADER_BYTES or crc32(data[:24]) != int.from_bytes(data[24:28], "little"):
         return None
     magic, number, salt = _FILE.unpack_from(data)
     return (number, salt) if magic == LOG_MAGIC else None
@@ -62,7 +61,7 @@ def encode_frame_header(
 ) -> bytes:
     """The header for a body of `size` bytes."""
     start = _FRAME.pack(salt, sequence, before, synced, size, 0, body_crc)
-    return start + zlib.crc32(start).to_bytes(4, "little")
+    return start + crc32(start).to_bytes(4, "little")
 
 
 def padded(size: int) -> int:
@@ -83,9 +82,9 @@ def scan_frames(data: memoryview, salt: bytes) -> Iterator[Frame]:
         begin = position + FRAME_HEADER_BYTES
         if (
             found == salt
-            and zlib.crc32(header[:44]) == int.from_bytes(header[44:48], "little")
+            and crc32(header[:44]) == int.from_bytes(header[44:48], "little")
             and begin + size <= len(data)
-            and zlib.crc32(data[begin : begin + size]) == body_crc
+            and crc32(data[begin : begin + size]) == body_crc
         ):
             yield Frame(sequence, before, synced, position, data[begin : begin + size])
             position = begin + padded(size)

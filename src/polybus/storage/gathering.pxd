@@ -3,5 +3,5 @@ import cython
 @cython.locals(count=Py_ssize_t, size=cython.longlong, more=Py_ssize_t, more_bytes=cython.longlong, at=Py_ssize_t)
 cpdef Py_ssize_t group_end(list items, Py_ssize_t start, long long limit) except -1
 
-@cython.locals(payloads=list, times_us=list, number=Py_ssize_t, time_us=cython.longlong)
+@cython.locals(payloads=list, times_us=list, number=Py_ssize_t)
 cpdef encode_group(base, list times_ms, list items)

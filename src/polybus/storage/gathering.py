@@ -66,9 +66,13 @@ def encode_group(base: int, times_ms: list[int], items: list[Item]) -> ChunkView
     """A chunk of singles and runs."""
     payloads: list[bytes] = []
     times_us: list[int] = []
+    time_ms: int | None = None
+    time_us = 0
     for number in range(len(items)):
         item = items[number]
-        time_us = times_ms[number] * 1000
+        if times_ms[number] is not time_ms:  # neighbours mostly have the same one
+            time_ms = times_ms[number]
+            time_us = time_ms * 1000
         if isinstance(item, bytes):
             payloads.append(item)
             times_us.append(time_us)

@@ -9,7 +9,7 @@ cdef class Intake(Batches):
     cdef public long long _plain_bytes, _max_plain, _max_queue
     cdef public object refusal
 
-    @cython.locals(log=TopicLog, size=cython.longlong)
+    @cython.locals(log=TopicLog, payload=bytes, size=cython.longlong)
     cpdef bint append(self, topic, records, done) except -1
     @cython.locals(log=TopicLog, batch=Batch)
     cpdef bint append_joined(self, topic, ends, parts, done) except -1
@@ -20,8 +20,8 @@ cdef class Intake(Batches):
     cpdef bint _many_taken(self, Batch batch, TopicLog log, done) except -1
     cpdef Batch _batch_for(self, TopicLog log)
     @cython.locals(
-        log=TopicLog, batch=Batch, logs=list, records=list, dones=list, payloads=tuple,
-        now_ms=cython.longlong, time_ms=cython.longlong, first=cython.longlong, offset=cython.longlong,
+        log=TopicLog, batch=Batch, logs=list, payload=bytes, payloads=tuple,
+        latest=cython.longlong, offset=cython.longlong,
         size=cython.longlong, total=cython.longlong, count=Py_ssize_t,
     )
     cpdef give_offsets(self)

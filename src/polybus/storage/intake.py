@@ -87,13 +87,17 @@ class Intake(Batches):
             record = records[0]
             if not (record.id or record.key or record.tag or record.headers or record.time_ms):
                 # The common case does the least that can be done now; the rest is done for many at once.
-                size = len(record.payload)
+                payload = record.payload
+                size = len(payload)
                 if size > self._max_plain:
                     self._check_size(records)
-                if not log.plain:
+                if log.plain_first is None:
                     self._plain_logs.append(log)
-                log.plain.append(record)
-                log.plain_dones.append(done)
+                    log.plain_first = payload
+                    log.plain_done = done
+                else:
+                    log.plain.append(payload)
+                    log.plain_dones.append(done)
                 self._plain_bytes += size + ROW_OVERHEAD
                 if not self._scheduled:
                     self._schedule()
@@ -161,16 +165,24 @@ class Intake(Batches):
         if not self._plain_logs:
             return
         logs, self._plain_logs, self._plain_bytes = self._plain_logs, [], 0
-        now_ms = self.now_ms()
+        latest = now_ms = self.now_ms()
         for log in logs:
             batch = self._batch_for(log) if log.os else self._open
-            records, dones = log.plain, log.plain_dones
-            first, count = log.next, len(records)
+            payload, done = log.plain_first, log.plain_done
+            assert payload is not None
+            assert done is not None
+            log.plain_first = log.plain_done = None
+            batch.dones.append(done)
+            first = log.next
             if not log.items:
                 log.oldest = self.sequence
-            time_ms = log.last_ms = now_ms if now_ms > log.last_ms else log.last_ms
-            if count == 1:  # with many topics, most have one
-                payload = records.pop().payload
+            # `now_ms` and `first` are objects that what is kept of the records shares: making them anew is not free.
+            if latest >= log.last_ms:
+                log.last_ms = latest
+                time_ms = now_ms
+            else:
+                time_ms = log.last_ms
+            if not log.plain:  # with many topics, most have one
                 size = len(payload)
                 batch.parts.append(_pack_row(ROW, log.id, first, time_ms, size))
                 batch.parts.append(payload)
@@ -179,9 +191,9 @@ class Intake(Batches):
                 log.add(first, time_ms, payload, size)
                 log.next = batch.ends[log] = first + 1
                 batch.offsets.append(first)
-                batch.dones.append(dones.pop())
                 continue
-            payloads = tuple([record.payload for record in records])
+            payloads = (payload, *log.plain)
+            count = len(payloads)
             if count < CHUNK_FROM:
                 id_, offset, total = log.id, first, 0
                 for payload in payloads:
@@ -198,16 +210,17 @@ class Intake(Batches):
                 self._store_payloads(batch, log, payloads, time_ms)
                 batch.offsets += range(first, first + count)
             batch.ends[log] = log.next
-            batch.dones += dones
-            records.clear()
-            dones.clear()
+            batch.dones += log.plain_dones
+            log.plain.clear()
+            log.plain_dones.clear()
 
     def _store_payloads(
         self, batch: Batch, log: TopicLog, payloads: tuple[bytes, ...], time_ms: int
     ) -> None:
         if not payloads:
             return
-        size = sum(map(len, payloads))
+        ends = ends_of(payloads)
+        size = ends[-1]
         if len(payloads) > MAX_RECORDS or size > MAX_BYTES:
             half = len(payloads) // 2
             if half:
@@ -216,9 +229,7 @@ class Intake(Batches):
                 return
         count = len(payloads)
         times_us = array("q", (time_ms * 1000,)) * count
-        batch.parts += encode_chunk_entry(
-            log.id, open_parts(log.next, times_us, ends_of(payloads), payloads)
-        )
+        batch.parts += encode_chunk_entry(log.id, open_parts(log.next, times_us, ends, payloads))
         size += HEADER_BYTES + count * PLAIN_OVERHEAD
         batch.size += size
         log.add(log.next, time_ms, Run(payloads, size), size)

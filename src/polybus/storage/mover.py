@@ -34,6 +34,7 @@ from polybus.storage.files import Files, FolderHold, OpenFile
 from polybus.storage.intake import Intake
 from polybus.storage.merger import is_ragged, merge_segment
 from polybus.storage.packing import pack_items
+from polybus.storage.recent import Recent
 from polybus.storage.retention import is_aged, segment_limit
 from polybus.storage.segment import (
     SEGMENT_HEADER_BYTES,
@@ -78,7 +79,7 @@ class Job:
     written: list[Written] = field(default_factory=list)
 
 
-def write_jobs(files: Files, folder: Path, jobs: Sequence[Job]) -> None:
+def write_jobs(files: Files, folder: Path, jobs: Sequence[Job], recent: Recent) -> None:
     """Write and sync what the jobs hold; runs in the mover's thread."""
     opened: list[OpenFile] = []
     folders: list[Path] = []
@@ -91,6 +92,9 @@ def write_jobs(files: Files, folder: Path, jobs: Sequence[Job]) -> None:
     finally:
         for file in opened:
             file.close()
+    for job in jobs:
+        for written in job.written:
+            recent.add(written.segment.path, written.position, written.header.length)
 
 
 def _sync(files: Files, folder: Path, opened: list[OpenFile], folders: list[Path]) -> None:
@@ -148,8 +152,10 @@ class Mover:
         clock: Clock,
         meta: Meta,
         segment_bytes: int,
+        recent: int,
     ) -> None:
         self._files = files
+        self._recent = Recent(files, recent)
         self._folder = folder
         self._state = state
         self._intake = intake
@@ -184,7 +190,7 @@ class Mover:
                     if len(jobs) % AT_A_TIME == 0:
                         await asyncio.sleep(0)
             if jobs:
-                await self._run(lambda: write_jobs(self._files, self._folder, jobs))
+                await self._run(lambda: write_jobs(self._files, self._folder, jobs, self._recent))
                 for number, job in enumerate(jobs):
                     self._take_over(job, outstanding)
                     if number % AT_A_TIME == 0:

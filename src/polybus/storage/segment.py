@@ -10,13 +10,13 @@ count.
 from __future__ import annotations
 
 import struct
-import zlib
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from polybus.errors import CorruptRecord
+from polybus.model.checksum import crc32
 from polybus.model.chunk import (
     HEADER_BYTES,
     MAGIC,
@@ -40,7 +40,7 @@ def segment_name(base: int, generation: int) -> str:
 def encode_segment_header(topic: int, generation: int, base: int) -> bytes:
     """The first bytes of a segment file."""
     start = _HEADER.pack(SEGMENT_MAGIC, topic, generation, base)
-    return (start + zlib.crc32(start).to_bytes(4, "little")).ljust(SEGMENT_HEADER_BYTES, b"\0")
+    return (start + crc32(start).to_bytes(4, "little")).ljust(SEGMENT_HEADER_BYTES, b"\0")
 
 
 def check_segment_header(data: bytes, segment: Segment, topic: int) -> None:

@@ -117,7 +117,9 @@ class TopicLog:
         "options",
         "os",
         "plain",
+        "plain_done",
         "plain_dones",
+        "plain_first",
         "removed",
         "segments",
         "sinks",
@@ -145,7 +147,11 @@ class TopicLog:
         self.sinks: dict[str, tuple[int, int]] = {}
         self.dedup = DedupWindow()
         self.removed = False
-        self.plain: list[NewRecord] = []  # taken in this turn of the loop, without offsets yet
+        # Payloads taken in this turn of the loop, without offsets yet. The first stands apart: with many topics it is
+        # the only one, and a list that is emptied gives its memory back each time.
+        self.plain_first: bytes | None = None
+        self.plain_done: Done | None = None
+        self.plain: list[bytes] = []
         self.plain_dones: list[Done] = []
         self.changed = True
         self.changed_groups: set[str] = set()
