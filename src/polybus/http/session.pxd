@@ -20,6 +20,7 @@ cdef class HttpSession:
 
     cpdef send(self, bytes raw)
     cpdef send_pieces(self, tuple pieces)
+    cpdef send_answer(self, tuple pieces)
     cpdef send_now(self, bytes raw)
     cpdef write_out(self)
     cpdef data_received(self, bytes data)

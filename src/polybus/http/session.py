@@ -155,6 +155,15 @@ class HttpSession:
             self.turn.add(self)
         self._out += pieces
 
+    def send_answer(self, pieces: tuple[bytes, ...]) -> None:
+        """Send one small message to a client that may be waiting for several such, given in pieces."""
+        if self._socket is not None or self.turn is None:
+            self.send(b"".join(pieces))
+            return
+        if not self._out:
+            self.turn.add_answered(self)
+        self._out += pieces
+
     def send_now(self, raw: bytes) -> None:
         """Send one whole message of which there will be no second one in this turn."""
         if self._out or self._socket is not None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MAX_SERVING: Final = 65_536  # calls that a service took and has not answered
 GAP: Final = b"\r\n\r\n"
+SMALL: Final = 16_384  # bytes; of a larger answer, a system call of its own is no great part
 
 
 class Era:
@@ -127,7 +128,10 @@ class Line:
             if request is not None:
                 request.send(b"".join(pieces))
                 return
-        self.connection.send_pieces(pieces)
+        if len(pieces[-1]) <= SMALL:
+            self.connection.send_answer(pieces)
+        else:
+            self.connection.send_pieces(pieces)
 
     def serve(self, call: RpcCall) -> None:
         """This connection takes a call: its caller is told when the connection ends before the answer."""
