@@ -54,7 +54,7 @@ DURATION: Final = Unit(
     "duration",
     "10s or 500ms",
     "s",
-    (("d", 86400), ("h", 3600), ("m", 60), ("s", 1), ("ms", 0.001)),
+    (("d", 86400), ("h", 3600), ("m", 60), ("s", 1), ("ms", 0.001), ("us", 0.000001)),
     whole=False,
 )
 SIZE: Final = Unit(

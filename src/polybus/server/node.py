@@ -32,6 +32,7 @@ from polybus.server.recording import Recording
 from polybus.server.wires import Pinned, Wire, wires
 from polybus.storage.engine import EmbeddedEngine
 from polybus.transports.connection import Connection, Connections, SessionFactory
+from polybus.transports.linger import Linger, processors
 from polybus.transports.listener import Listener
 from polybus.transports.memory import connect_memory
 from polybus.transports.outbox import Bounds, Budget, KiB
@@ -92,6 +93,8 @@ class Node:
             Budget(limits.memory_budget),
             FIRST_PIECE,
         )
+        if limits.linger and processors() > 1:
+            self.connections.linger = Linger(self.clock, limits.linger, self._threads_work)
         self.recording = Recording(self.router, self.topics, self.config)
         self.connections.on_refused = self.recording.refused
         self.monitor = Monitor(self._sources())
@@ -194,6 +197,9 @@ class Node:
                 await self.engine.move_all()
             except (StorageError, OSError) as exc:
                 log.warning("stopping while the disk does not take data: %s", exc)
+
+    def _threads_work(self) -> bool:
+        return self.engine is not None and self.engine.works
 
     async def _release(self) -> None:
         if self._released:

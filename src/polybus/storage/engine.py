@@ -104,6 +104,7 @@ class EmbeddedEngine:
         self._saved_at = -1  # and when the last one that went well did
         self._running = False
         self._preparing: asyncio.Task[None] | None = None
+        self._at_work = 0  # threads with something of this file to do
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -448,8 +449,21 @@ class EmbeddedEngine:
     def forward_publication(self, publication: Publication) -> None:
         """There are no other nodes to hand it to."""
 
+    @property
+    def works(self) -> bool:
+        """Whether one of its threads is at work, and will want the interpreter again and again."""
+        return bool(
+            self._intake.oldest_outstanding < self._intake.sequence
+            or self._mover.works
+            or self._reader.at_work
+            or self._at_work
+        )
+
     async def _in_pool(self, work: Callable[[], _T]) -> _T:
+        self._at_work += 1
         try:
             return await self._loop.run_in_executor(self._pool, work)
         except OSError as exc:
             raise storage_error(exc, "working on the data folder") from exc
+        finally:
+            self._at_work -= 1

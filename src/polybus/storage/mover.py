@@ -202,6 +202,11 @@ class Mover:
             if everything or self._has_news():
                 await self._save()
 
+    @property
+    def works(self) -> bool:
+        """Whether a round is under way."""
+        return self._lock.locked()
+
     def _has_news(self) -> bool:
         """Whether a checkpoint would set anything free; if not, the log holds all, and its rows can wait."""
         return bool(

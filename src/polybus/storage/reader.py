@@ -64,6 +64,7 @@ class Reader:
         self._pool = pool
         self._cache = cache
         self._loop = asyncio.get_running_loop()
+        self.at_work = 0  # threads that read
 
     def cached(
         self, log: TopicLog, start: int, max_records: int, max_bytes: int
@@ -203,12 +204,15 @@ class Reader:
                 segment.index = index
 
     async def _run(self, work: Callable[[], _T]) -> _T:
+        self.at_work += 1
         try:
             return await self._loop.run_in_executor(self._pool, work)
         except FileNotFoundError:
             raise
         except OSError as exc:
             raise storage_error(exc, "reading") from exc
+        finally:
+            self.at_work -= 1
 
     def _encode(self, tail: Tail, max_bytes: int) -> list[ChunkView]:
         """Chunks of the tail's items, until `max_bytes` are there."""

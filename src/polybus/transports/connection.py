@@ -21,6 +21,7 @@ from typing import Any, Final
 from polybus.errors import RemoteProtocolError
 from polybus.model.clock import Clock
 from polybus.model.ids import counter
+from polybus.transports.linger import Linger
 from polybus.transports.outbox import Bounds, Budget, KiB, Outbox, Pause, Transport
 from polybus.transports.session import Session
 
@@ -52,6 +53,9 @@ class Connections:
     accepted: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     """How many connections ended for which reason (a short, bounded set of texts)."""
+
+    linger: Linger | None = None
+    """Told of input, where the loop may look out for more."""
 
     on_refused: Callable[[Connection, str], None] | None = None
     """Told of peers that did not keep to their wire."""
@@ -144,8 +148,17 @@ class Connection(asyncio.Protocol):
         if self._input:
             self._input += data  # TLS again, paused as it is
             return
+        linger = self.registry.linger
+        if linger is not None and not linger.came:
+            linger.begin()
         if len(data) <= SHORT:
-            self._feed(data)
+            # As `_feed` does it: one call less for most that comes
+            try:
+                self.session.data_received(data)
+            except RemoteProtocolError as exc:
+                self.refuse(exc)
+            except Exception:
+                self.fault()
             return
         if len(data) > self._piece:
             self._input = data
