@@ -30,4 +30,5 @@ cdef class Batches:
     cpdef reported(self, list batches, object error)
     @cython.locals(log=TopicLog)
     cpdef _apply(self, Batch batch)
+    @cython.locals(dones=list, offsets=list, number=Py_ssize_t)
     cpdef _tell(self, Batch batch, object error)

@@ -252,9 +252,11 @@ class Batches:
             self.synced = batch.sequence
 
     def _tell(self, batch: Batch, error: StorageError | None) -> None:
-        for done, offset in zip(batch.dones, batch.offsets, strict=True):
+        dones, offsets = batch.dones, batch.offsets
+        for number in range(len(dones)):
+            done = dones[number]
             try:
-                done(-1 if error else offset, error)
+                done(-1 if error else offsets[number], error)
             except Exception as exc:
                 context = {"message": "a producer's callback failed", "exception": exc}
                 self._loop.call_exception_handler(context)
