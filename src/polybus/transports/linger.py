@@ -5,8 +5,7 @@ at every step: a consumer that takes one message at a time is served twice as fa
 the same processor time per message.
 
 Invariant: a loop that gets no input sleeps. It lingers for `patience` seconds at a time, and less often the less comes
-of it; never while threads of this process are at work, which would have to fight for the interpreter, and hardly ever
-where others want this processor.
+of it; never while threads of this process are at work, which would have to fight for the interpreter.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from polybus.model.clock import Clock
 STEADY: Final = 32
 FIRST_REST: Final = 8  # inputs to pass over after lingering for nothing; twice as many each time
 LONGEST_REST: Final = 1024
-# Times `patience`: who looks that late has not had its processor, as others want it
+# Times `patience`: who looks that late has had other things to do, or no processor, and is not forgiven
 LATE: Final = 4.0
 
 
@@ -91,21 +90,15 @@ class Linger:
             self._steady += 1
             if self._steady == STEADY:
                 self._rests = FIRST_REST
-        elif late:
-            self._stop(LONGEST_REST)
-            return
         elif now >= self._until:
-            self._stop(0 if self._steady >= STEADY else self._rests)
+            self._rest = 0 if self._steady >= STEADY and not late else self._rests
             self._rests = min(2 * self._rests, LONGEST_REST)
+            self.awake = False
             return
         if self._busy():
             self.awake = False
             return
         self._loop.call_soon(self._look)
-
-    def _stop(self, rest: int) -> None:
-        self.awake = False
-        self._rest = rest
 
 
 def processors() -> int:
