@@ -19,8 +19,7 @@ cdef class HttpSession:
     cdef object _since
 
     cpdef send(self, bytes raw)
-    cpdef send_pieces(self, tuple pieces)
-    cpdef send_answer(self, tuple pieces)
+    cpdef send_pieces(self, tuple pieces, bint patient=*)
     cpdef send_now(self, bytes raw)
     cpdef write_out(self)
     cpdef data_received(self, bytes data)

@@ -146,22 +146,13 @@ class HttpSession:
             self._out.append(raw)
             self.turn.add(self)
 
-    def send_pieces(self, pieces: tuple[bytes, ...]) -> None:
-        """Send one whole message, given in pieces."""
+    def send_pieces(self, pieces: tuple[bytes, ...], patient: bool = False) -> None:
+        """Send one whole message, given in pieces; a `patient` one may wait for others to its client."""
         if self._socket is not None or self.turn is None:
             self.send(b"".join(pieces))
             return
         if not self._out:
-            self.turn.add(self)
-        self._out += pieces
-
-    def send_answer(self, pieces: tuple[bytes, ...]) -> None:
-        """Send one small message to a client that may be waiting for several such, given in pieces."""
-        if self._socket is not None or self.turn is None:
-            self.send(b"".join(pieces))
-            return
-        if not self._out:
-            self.turn.add_answered(self)
+            self.turn.add(self, patient)
         self._out += pieces
 
     def send_now(self, raw: bytes) -> None:

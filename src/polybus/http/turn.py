@@ -25,28 +25,22 @@ BUSY: Final = (
 class Turn:
     """The sessions that have something to write at the end of this turn, or of one of the next."""
 
-    __slots__ = ("_answered", "_held", "_news", "_scheduled", "_sessions")
+    __slots__ = ("_held", "_news", "_patient", "_scheduled", "_sessions")
 
     def __init__(self) -> None:
         self._sessions: list[HttpSession] = []
-        self._answered: list[HttpSession] = []
+        self._patient: list[HttpSession] = []
         self._news = 0
         """Sessions that were added in this turn."""
         self._held = 0
         """Turns for which the oldest answer has waited."""
         self._scheduled = False
 
-    def add(self, session: HttpSession) -> None:
-        """Let a session write when this turn ends."""
+    def add(self, session: HttpSession, patient: bool = False) -> None:
+        """Let a session write when this turn ends; a patient one when a turn ends that has little to do, or after a
+        few."""
         self._news += 1
-        self._sessions.append(session)
-        if not self._scheduled:
-            self._schedule()
-
-    def add_answered(self, session: HttpSession) -> None:
-        """Let a session write when a turn ends that has little to do, or after a few."""
-        self._news += 1
-        self._answered.append(session)
+        (self._patient if patient else self._sessions).append(session)
         if not self._scheduled:
             self._schedule()
 
@@ -59,12 +53,12 @@ class Turn:
         sessions, self._sessions = self._sessions, []
         for session in sessions:
             session.write_out()
-        if self._answered:
+        if self._patient:
             self._held += 1
             if self._news >= BUSY and self._held < HELD:
                 self._schedule()
             else:
-                sessions, self._answered = self._answered, []
+                sessions, self._patient = self._patient, []
                 self._held = 0
                 for session in sessions:
                     session.write_out()

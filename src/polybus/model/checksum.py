@@ -1,7 +1,7 @@
 """The checksum of chunks, frames and files: CRC-32, by the fastest code that is here.
 
 Invariant: the numbers are those of zlib, whoever computes them, so that files and chunks pass between machines that
-differ in this. Every record goes through it twice on its way to a segment; ISA-L does that in a tenth of zlib's time.
+differ in this. Every record goes through it twice on its way to a segment; ISA-L is four to ten times as fast as zlib.
 """
 
 from __future__ import annotations

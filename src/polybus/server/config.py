@@ -16,6 +16,7 @@ from polybus.model.units import DURATION, GIB, MIB, SIZE
 Seconds = Annotated[float, DURATION]
 Bytes = Annotated[int, SIZE]
 
+US = 0.000001
 DEFAULT_LISTEN = "tcp://127.0.0.1:15555"
 
 
@@ -32,9 +33,7 @@ class Limits:
     first_byte: Seconds = 300  # a new peer may be silent; some are until their first heartbeat
     decide: Seconds = 5  # from the first byte until the protocol must be known
     names: int = 100_000  # services, and as many subscriptions, of one connection
-    linger: Seconds = (
-        50 * 0.000001
-    )  # to look out for more input before sleeping, while that pays; 0: never
+    linger: Seconds = 50 * US  # to look out for more input before sleeping, if that pays; 0: never
     drain: Seconds = 10  # stopping takes so long at the most, and lets what is in flight finish
 
 

@@ -2,8 +2,8 @@
 
 Invariant: beyond `keep` bytes, what was written to the file that was begun first is given back. So a
 node that writes day and night takes no memory from its neighbours, and writes into pages that it had before: fresh
-ones cost ten times the copy where a hypervisor has to find them first (0.4 GB/s instead of 6 on the machine of the
-benchmarks). Who reads what was given back reads it from the disk, which keeps what is read once more.
+ones cost ten times the copy where a hypervisor has to find them first (`benches/log/memory.py`). Who reads what was
+given back reads it from the disk.
 """
 
 from __future__ import annotations

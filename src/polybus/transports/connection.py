@@ -152,13 +152,7 @@ class Connection(asyncio.Protocol):
         if linger is not None and not linger.came:
             linger.begin()
         if len(data) <= SHORT:
-            # As `_feed` does it: one call less for most that comes
-            try:
-                self.session.data_received(data)
-            except RemoteProtocolError as exc:
-                self.refuse(exc)
-            except Exception:
-                self.fault()
+            self._feed(data)
             return
         if len(data) > self._piece:
             self._input = data

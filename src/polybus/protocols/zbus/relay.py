@@ -128,10 +128,7 @@ class Line:
             if request is not None:
                 request.send(b"".join(pieces))
                 return
-        if len(pieces[-1]) <= SMALL:
-            self.connection.send_answer(pieces)
-        else:
-            self.connection.send_pieces(pieces)
+        self.connection.send_pieces(pieces, len(pieces[-1]) <= SMALL)
 
     def serve(self, call: RpcCall) -> None:
         """This connection takes a call: its caller is told when the connection ends before the answer."""
