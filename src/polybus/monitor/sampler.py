@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -133,10 +133,15 @@ class Sampler:
             await asyncio.sleep(PERIOD_S)
 
     async def fresh(self) -> None:
-        """Sample now unless that was just done; for answers that should not be a second old."""
+        """Sample now unless that was just done; for answers that should not be a second old.
+
+        Who is connected is counted in any case: whoever just connected looks whether the node saw it.
+        """
         async with self._looking:
             if self.clock.monotonic() - self.totals.at >= PERIOD_S / 2 or not self._count:
                 await self._sample()
+            else:
+                await self._count_connections(self.totals, Turns())
 
     async def sample(self) -> None:
         """Look at everything."""
@@ -171,11 +176,14 @@ class Sampler:
                 await turns.rest()
 
     async def _count_connections(self, totals: Totals, turns: Turns) -> None:
+        connected: Counter[str] = Counter()
+        pending_bytes = 0
         for connection in tuple(self.sources.connections.open):
-            totals.connected[protocol_of(connection)] += 1
-            totals.pending_bytes += connection.outbox.pending_bytes
+            connected[protocol_of(connection)] += 1
+            pending_bytes += connection.outbox.pending_bytes
             if turns.over():
                 await turns.rest()
+        totals.connected, totals.pending_bytes = connected, pending_bytes
 
     async def _count_services(self, totals: Totals, turns: Turns) -> None:
         services = self.sources.router.services
