@@ -24,6 +24,8 @@ HOT_MODULES = [
     "polybus.http.request",
     "polybus.http.session",
     "polybus.http.turn",
+    "polybus.model.cutting",
+    "polybus.model.ends",
     "polybus.protocols.gsb.relay",
     "polybus.protocols.t2.relay",
     "polybus.protocols.zbus.deliveries",

@@ -284,6 +284,8 @@ def test_the_codec_needs_the_standard_library_only():
         "from array import array;"
         "c.parse_chunk(c.encode_columns(0, array('q', [1]), [b'x'])).check();"
         "extra = {m.split('.')[0] for m in set(sys.modules) - before};"
+        # Compiled modules make these two out of nothing.
+        "extra = {m for m in extra if not m.startswith(('_cython_', 'cython_runtime'))};"
         "print(*sorted(m for m in extra if m not in sys.stdlib_module_names))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -28,11 +28,12 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby, pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from polybus.errors import CorruptRecord
 from polybus.model.checksum import crc32
+from polybus.model.cutting import cut, cut_headers, milliseconds
 from polybus.model.ends import ZERO, ends_of, repeated, shifted
 from polybus.model.message import NO_HEADERS
 
@@ -276,11 +277,6 @@ def _sizes(ends: memoryview) -> bytes:
     return ((whole >> 32) - (whole & mask) & mask).to_bytes(4 * count, "little")
 
 
-def _texts(raw: bytes, sizes: bytes) -> list[str]:
-    cuts = accumulate(memoryview(sizes).cast("i"), initial=0)
-    return [raw[a:b].decode() for a, b in pairwise(cuts)]
-
-
 def _put_pairs(parts: list[Any], headers: Sequence[Mapping[str, str]]) -> tuple[int, int]:
     """Names and values of all headers; those that neighbours share are encoded once."""
     runs: list[tuple[Mapping[str, str], int]] = []
@@ -496,10 +492,11 @@ class ChunkView:
 
     def _values(self, position: int, start: int, stop: int) -> list[bytes]:
         ends, begin = self._column(position, self.header.count)
-        cuts = ends[start : stop + 1].tolist()
-        shift = begin
-        body = self.body
-        return [bytes(body[shift + a : shift + b]) for a, b in pairwise(cuts)]
+        ends = ends[start : stop + 1]
+        if isinstance(self.buf, bytes):
+            return cut(self.buf, HEADER_BYTES + begin, ends)
+        first = ends[0]
+        return cut(bytes(self.body[begin + first : begin + ends[-1]]), -first, ends)
 
     def _plain(self) -> tuple[bytes, int]:
         """The uncompressed payload bytes as part of a bytes object, and where they begin in it."""
@@ -528,8 +525,7 @@ class ChunkView:
         """The payloads of records `start` to `stop` of this chunk."""
         stop = self.header.count if stop is None else stop
         blob, shift = self._plain()
-        cuts = self.payload_ends[start : stop + 1].tolist()
-        return [blob[shift + a : shift + b] for a, b in pairwise(cuts)]
+        return cut(blob, shift, self.payload_ends[start : stop + 1])
 
     def keys(self, start: int, stop: int) -> list[bytes] | None:
         """Keys, or None when no record has one."""
@@ -547,41 +543,15 @@ class ChunkView:
         """Headers, or None when no record has any."""
         if not self.header.flags & HEADERS:
             return None
-        cuts = self._ends_at(self._at[3], self.header.count)[start : stop + 1].tolist()
-        names, name_ends, name_sizes = self._raw(self._at[4], cuts)
-        values, value_ends, value_sizes = self._raw(self._at[5], cuts)
-        first = cuts[0]
-        name_at = value_at = 0
-        found: list[Mapping[str, str]] = []
-        last: Mapping[str, str] = NO_HEADERS
-        seen = (b"", b"", b"", b"")
-        for a, b in pairwise(cuts):
-            if a == b:
-                found.append(NO_HEADERS)
-                continue
-            name_end, value_end = (
-                name_ends[b - first] - name_ends[0],
-                value_ends[b - first] - value_ends[0],
-            )
-            low, high = 4 * (a - first), 4 * (b - first)
-            raw = (
-                values[value_at:value_end],
-                names[name_at:name_end],
-                value_sizes[low:high],
-                name_sizes[low:high],
-            )
-            name_at, value_at = name_end, value_end
-            if raw != seen:  # neighbours mostly come from one producer: what is the same is shared
-                seen = raw
-                last = dict(zip(_texts(raw[1], raw[3]), _texts(raw[0], raw[2]), strict=True))
-            found.append(last)
-        return found
+        cuts = self._ends_at(self._at[3], self.header.count)[start : stop + 1]
+        names = self._raw(self._at[4], cuts)
+        return cut_headers(cuts, *names, *self._raw(self._at[5], cuts))
 
-    def _raw(self, position: int, cuts: list[int]) -> tuple[bytes, memoryview, bytes]:
-        """Texts of a column of pairs, undecoded and joined, where each ends in the column, and all their sizes."""
+    def _raw(self, position: int, cuts: memoryview) -> tuple[bytes, bytes]:
+        """Texts of a column of pairs, undecoded and joined, and all their sizes."""
         ends, begin = self._column(position, self.header.pairs)
         ends = ends[cuts[0] : cuts[-1] + 1]
-        return bytes(self.body[begin + ends[0] : begin + ends[-1]]), ends, _sizes(ends)
+        return bytes(self.body[begin + ends[0] : begin + ends[-1]]), _sizes(ends)
 
     def records(self, start: int = 0, stop: int | None = None) -> list[Record]:
         """Records `start` to `stop`, counted from the chunk's first."""
@@ -589,25 +559,19 @@ class ChunkView:
         from polybus.model.record import Record
 
         stop = self.header.count if stop is None else min(stop, self.header.count)
+        if start >= stop:
+            return []
         first = self.header.base + start
-        times = self.times[start:stop].tolist()
+        times = milliseconds(self.times[start:stop])
+        offsets = range(first, first + len(times))
         payloads = self.payloads(start, stop)
         if not self.header.flags & (KEYS | TAGS | HEADERS | IDS):
-            return [
-                Record(first + i, time // 1000, payload)
-                for i, (time, payload) in enumerate(zip(times, payloads, strict=True))
-            ]
-        count = stop - start
-        keys = self.keys(start, stop) or [b""] * count
-        tags = self.tags(start, stop) or [b""] * count
-        headers = self.headers(start, stop) or [NO_HEADERS] * count
-        ids = self.ids(start, stop) or [b""] * count
-        return [
-            Record(first + i, time // 1000, payload, key, tag.decode(), header, id_.decode())
-            for i, (time, payload, key, tag, header, id_) in enumerate(
-                zip(times, payloads, keys, tags, headers, ids, strict=True)
-            )
-        ]
+            return list(map(Record, offsets, times, payloads))
+        keys = self.keys(start, stop) or [b""] * len(times)
+        tags = [tag.decode() for tag in self.tags(start, stop) or ()] or [""] * len(times)
+        headers = self.headers(start, stop) or [NO_HEADERS] * len(times)
+        ids = [each.decode() for each in self.ids(start, stop) or ()] or [""] * len(times)
+        return list(map(Record, offsets, times, payloads, keys, tags, headers, ids))
 
     def record(self, index: int) -> Record:
         """One record, counted from the chunk's first."""

@@ -247,7 +247,9 @@ class Checkpoint:
                 while found and cursor.key().startswith(prefix):
                     found = cursor.delete()
             for key, value in changes.put.items():
-                txn.put(key, _encode(value))
+                # Segments as they stand now: whoever changes them saves behind it.
+                row = segment_row(value) if isinstance(value, Segment) else value
+                txn.put(key, _encode(row))
             txn.put(b"m", _encode(changes.meta))
 
     def load(self, folder: Path) -> tuple[Meta, State]:

@@ -65,23 +65,23 @@ def group_end(items: list[Item], start: int, limit: int) -> int:
 def encode_group(base: int, times_ms: list[int], items: list[Item]) -> ChunkView:
     """A chunk of singles and runs."""
     payloads: list[bytes] = []
-    times_us: list[int] = []
-    time_ms: int | None = None
-    time_us = 0
-    for number in range(len(items)):
-        item = items[number]
-        if times_ms[number] is not time_ms:  # neighbours mostly have the same one
-            time_ms = times_ms[number]
-            time_us = time_ms * 1000
+    for item in items:
         if isinstance(item, bytes):
             payloads.append(item)
-            times_us.append(time_us)
         elif isinstance(item, Run):
             payloads += item.payloads
-            times_us += [time_us] * len(item.payloads)
         else:
             return _encode_records(base, times_ms, items)
-    return encode_open(base, array("q", times_us), ends_of(payloads), payloads)
+    times_us = array("q", bytes(8 * len(payloads)))
+    view = memoryview(times_us)
+    at = 0
+    for number in range(len(items)):
+        item = items[number]
+        time_us = times_ms[number] * 1000
+        for _ in range(len(item.payloads) if isinstance(item, Run) else 1):
+            view[at] = time_us
+            at += 1
+    return encode_open(base, times_us, ends_of(payloads), payloads)
 
 
 def _encode_records(base: int, times_ms: list[int], items: list[Item]) -> ChunkView:

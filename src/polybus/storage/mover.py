@@ -23,10 +23,8 @@ from polybus.storage.checkpoint import (
     Changes,
     Checkpoint,
     Meta,
-    SegmentRow,
     collect,
     segment_key,
-    segment_row,
     topic_of,
 )
 from polybus.storage.commit_log import CommitLog
@@ -74,7 +72,7 @@ class Job:
     active: Segment | None
     position: int
     limit: int
-    bytes: int = 0
+    bytes: int
     staged: list[Path] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)
 
@@ -167,7 +165,7 @@ class Mover:
         self._loop = asyncio.get_running_loop()
         self._saved = meta
         self._unsaved: Changes | None = None
-        self._rows: dict[bytes, SegmentRow] = {}  # segments for the next checkpoint
+        self._rows: dict[bytes, Segment] = {}  # for the next checkpoint
         self._row_deletes: list[bytes] = []
         self._unlink: list[Path] = []  # files that the next checkpoint does not know any more
         self._unmergeable: set[Path] = set()
@@ -184,9 +182,10 @@ class Mover:
             # What is on its way now, or comes later, stays in the log however far the jobs get.
             outstanding = self._intake.oldest_outstanding
             jobs: list[Job] = []
+            now_ms = self._clock.wall_ms()
             for topic in list(self._state.topics.values()):
                 if topic.items and (everything or topic.tail_bytes >= SMALL_TAIL):
-                    jobs.append(self._job(topic))
+                    jobs.append(self._job(topic, now_ms))
                     if len(jobs) % AT_A_TIME == 0:
                         await asyncio.sleep(0)
             if jobs:
@@ -224,28 +223,27 @@ class Mover:
         self._unlink.append(segment.path)
 
     def put_segment(self, topic: TopicLog, segment: Segment) -> None:
-        """Let the next checkpoint know a segment as it stands."""
-        self._rows[segment_key(topic.id, segment.base)] = segment_row(segment)
+        """Let the next checkpoint know a segment, as it stands then."""
+        self._rows[segment_key(topic.id, segment.base)] = segment
 
-    def _job(self, topic: TopicLog) -> Job:
+    def _job(self, topic: TopicLog, now_ms: int) -> Job:
         tail = topic.visible(topic.bases[0], topic.end)
         active = topic.segments[-1] if topic.segments else None
         if active is not None and (active.closed or active.end != tail.base):
             active = None  # damaged, or the records in between were trimmed before they were moved
-        if is_aged(topic, self._clock.wall_ms()):
+        if is_aged(topic, now_ms):
             active = None
         limit = segment_limit(topic, self._segment_bytes)
-        on_its_way = sum(map(item_bytes, topic.items[len(tail.items) :]))
-        job = Job(topic, tail, topic.end, active, active.length if active else 0, limit)
-        job.bytes = topic.tail_bytes - on_its_way
-        return job
+        size = topic.tail_bytes
+        if len(topic.items) > len(tail.items):
+            size -= sum(map(item_bytes, topic.items[len(tail.items) :]))
+        return Job(topic, tail, topic.end, active, active.length if active else 0, limit, size)
 
     def _take_over(self, job: Job, outstanding: int) -> None:
         """On the event loop: the topic's records now lie in segments."""
         topic = job.topic
         if topic.removed:
             return
-        touched: dict[int, Segment] = {}
         for written in job.written:
             segment, header = written.segment, written.header
             if not topic.segments or topic.segments[-1] is not segment:
@@ -257,11 +255,11 @@ class Mover:
             segment.end, segment.last_ms = header.end, header.last_us // 1000
             segment.last_position, segment.chunks = written.position, segment.chunks + 1
             segment.length = written.position + header.length
-            touched[segment.base] = segment
-        for segment in touched.values():
             self.put_segment(topic, segment)
-        untouched = bool(topic.bases) and topic.bases[0] == job.tail.base
-        topic.drop_tail(job.end, job.bytes if untouched else None)
+        if topic.bases and topic.bases[0] == job.tail.base:
+            topic.drop_first(len(job.tail.items), job.bytes)
+        else:
+            topic.drop_tail(job.end)  # some of it was trimmed in the meantime
         self._unlink += job.staged
         topic.oldest = outstanding
         topic.moved = max(topic.moved, job.end)

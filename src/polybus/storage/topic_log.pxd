@@ -9,3 +9,4 @@ cdef class TopicLog:
     cdef public bint os, removed, changed
 
     cpdef add(self, object base, object time_ms, object item, long long size)
+    cpdef drop_first(self, Py_ssize_t count, long long size)

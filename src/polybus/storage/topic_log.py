@@ -180,15 +180,19 @@ class TopicLog:
         self.dedup.forget_from(self.end)
         self.next = self.end
 
-    def drop_tail(self, below: int, size: int | None = None) -> list[Item]:
-        """Drop the items of the tail that lie wholly below an offset, and return them; `size` is theirs, if known."""
+    def drop_tail(self, below: int) -> list[Item]:
+        """Drop the items of the tail that lie wholly below an offset, and return them."""
         keep = bisect_right(self.bases, below)
         if keep and self.bases[keep - 1] + item_count(self.items[keep - 1]) > below:
             keep -= 1
         gone = self.items[:keep]
-        self.tail_bytes -= sum(map(item_bytes, gone)) if size is None else size
-        del self.bases[:keep], self.times_ms[:keep], self.items[:keep]
+        self.drop_first(keep, sum(map(item_bytes, gone)))
         return gone
+
+    def drop_first(self, count: int, size: int) -> None:
+        """Drop so many items of the tail, whose size is known."""
+        self.tail_bytes -= size
+        del self.bases[:count], self.times_ms[:count], self.items[:count]
 
     def visible(self, start: int, end: int) -> Tail:
         """The tail's items that hold records from `start` to `end`."""
