@@ -59,7 +59,9 @@ class StorageOptions:
     """Sizes, in bytes. The defaults suit a node that has the folder for itself."""
 
     log_file: int = 16 * MiB
-    log_total: int = 128 * MiB  # beyond it every topic is moved, so that recovery stays short
+    # Beyond it every topic is moved, so that recovery stays short. With a thousand small topics the mover's work is
+    # mostly per file, and with a third less of it those who append do not have to wait for the mover.
+    log_total: int = 192 * MiB
     move_after: int = 16 * MiB
     segment: int = 64 * MiB
     queue: int = 32 * MiB
