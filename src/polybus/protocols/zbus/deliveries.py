@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from polybus.model.record import Delivery, Record
 
 _BREAKS: Final = re.compile("[\x00-\x1f\x7f]+")
+PRODUCERS: Final = 8  # whose lines are kept
 # Plain HTTP means a browser may show it: what a producer sent must not run as a page of this node.
 SANDBOX: Final = b"content-security-policy: sandbox\r\nx-content-type-options: nosniff\r\n"
 
@@ -35,9 +36,11 @@ def message_id(record: Record) -> str:
 class Deliveries:
     """The answers to one connection."""
 
-    __slots__ = ("_headers", "_lines", "_size", "_sized", "_tag", "_topic")
+    __slots__ = ("_headers", "_known", "_lines", "_size", "_sized", "_tag", "_topic")
 
     def __init__(self) -> None:
+        self._known: dict[int, tuple[Mapping[str, str], str, str, bytes]] = {}
+        """Lines by the identity of the headers they were made of, which they keep alive."""
         self._headers: Mapping[str, str] | None = None
         self._tag = ""
         self._topic = ""
@@ -50,8 +53,7 @@ class Deliveries:
         record = delivery.record
         headers, tag, topic, body = record.headers, record.tag, delivery.topic, record.payload
         if headers is not self._headers or tag != self._tag or topic != self._topic:
-            self._headers, self._tag, self._topic = headers, tag, topic
-            self._lines = OK + _lines(headers, tag, topic) + b"offset: "
+            self._turn_to(headers, tag, topic)
         if len(body) != self._size:
             self._size = len(body)
             self._sized = b"content-length: %d\r\n\r\n" % len(body)
@@ -75,6 +77,18 @@ class Deliveries:
         parts.append(self._sized)
         parts.append(body)
         return b"".join(parts)
+
+    def _turn_to(self, headers: Mapping[str, str], tag: str, topic: str) -> None:
+        """Take the lines of other messages, which are mostly those of a producer that was seen before."""
+        self._headers, self._tag, self._topic = headers, tag, topic
+        known = self._known.get(id(headers))
+        if known is not None and known[1] == tag and known[2] == topic:
+            self._lines = known[3]
+            return
+        self._lines = OK + _lines(headers, tag, topic) + b"offset: "
+        if len(self._known) >= PRODUCERS:
+            self._known.clear()
+        self._known[id(headers)] = (headers, tag, topic, self._lines)
 
 
 def _lines(headers: Mapping[str, str], tag: str, topic: str) -> bytes:
