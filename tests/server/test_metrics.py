@@ -43,14 +43,16 @@ async def test_the_official_parser_finds_what_happened(tmp_path):
     assert found["polybus_commit_duration_seconds_sum"][()] > 0
 
 
-async def test_who_just_connected_is_counted_though_the_last_sample_is_fresh(tmp_path):
+async def test_who_just_came_is_counted_though_the_last_sample_is_fresh(tmp_path):
     async with watched(tmp_path) as bus:
         await bus.node.monitor.sampler.sample()
-        async with polybus.connect(bus.url):
+        async with polybus.connect(bus.url) as client:
+            await client.serve("twice", lambda body: body * 2)
             taken = bus.node.monitor.sampler.totals.at
             found = await scrape(bus)
             assert bus.node.monitor.sampler.totals.at == taken
     assert found["polybus_connections"][("native",)] == 1
+    assert found["polybus_services"][("native",)] == 1
 
 
 async def test_names_follow_one_rule(tmp_path):

@@ -1,7 +1,9 @@
 """Durable records and what a consumer gets of them.
 
-Invariant: a record never changes once it has an offset. They are structs of msgspec since a hundred thousand a second
-are made: creating one costs a tenth of a frozen dataclass, and the native wire reads a batch of them in one step.
+Invariant: a record never changes once it has an offset, its headers included, which others of the same producer share.
+
+They are structs of msgspec since a hundred thousand a second are made: creating one costs a tenth of a frozen
+dataclass, and the native wire reads a batch of them in one step.
 """
 
 from __future__ import annotations

@@ -135,13 +135,15 @@ class Sampler:
     async def fresh(self) -> None:
         """Sample now unless that was just done; for answers that should not be a second old.
 
-        Who is connected is counted in any case: whoever just connected looks whether the node saw it.
+        Who is connected and what is registered is counted in any case: whoever just came looks whether the node saw it.
         """
         async with self._looking:
             if self.clock.monotonic() - self.totals.at >= PERIOD_S / 2 or not self._count:
                 await self._sample()
             else:
-                await self._count_connections(self.totals, Turns())
+                turns = Turns()
+                await self._count_connections(self.totals, turns)
+                await self._count_names(self.totals, turns)
 
     async def sample(self) -> None:
         """Look at everything."""
@@ -155,6 +157,7 @@ class Sampler:
         turns = Turns()
         await self._count_endpoints(totals, turns)
         await self._count_connections(totals, turns)
+        await self._count_names(totals, turns)
         await self._count_services(totals, turns)
         await self._count_topics(totals, turns)
         await turns.rest()
@@ -185,6 +188,14 @@ class Sampler:
                 await turns.rest()
         totals.connected, totals.pending_bytes = connected, pending_bytes
 
+    async def _count_names(self, totals: Totals, turns: Turns) -> None:
+        registered: Counter[str] = Counter()
+        for found in tuple(self.sources.router.services.all()):
+            registered[found.wire] += 1
+            if turns.over():
+                await turns.rest()
+        totals.registered = registered
+
     async def _count_services(self, totals: Totals, turns: Turns) -> None:
         services = self.sources.router.services
         for wire, past in services.past.items():
@@ -192,7 +203,6 @@ class Sampler:
         counts: dict[object, int] = {}
         for found in tuple(services.all()):
             totals.services.setdefault(found.wire, Traffic()).add(found.traffic)
-            totals.registered[found.wire] += 1
             counts[found.age] = found.traffic.calls
             if turns.over():
                 await turns.rest()

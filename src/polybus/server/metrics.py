@@ -1,7 +1,8 @@
 """`/metrics` for Prometheus, `/healthz` and `/readyz`.
 
-Invariant: a scrape reads the monitor's last sample, counts who is connected, and costs nothing per message; without
-being asked for details no label holds a name that clients choose, so the number of series does not grow with the bus.
+Invariant: a scrape reads the monitor's last sample, counts anew only who is connected and what is registered, and costs
+nothing per message; without being asked for details no label holds a name that clients choose, so the number of series
+does not grow with the bus.
 """
 
 from __future__ import annotations
