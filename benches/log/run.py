@@ -37,7 +37,7 @@ from polybus.model.chunk import encode_chunk, parse_chunk
 from polybus.model.clock import SystemClock
 from polybus.model.record import Delivery, NewRecord
 from polybus.storage.checkpoint import Changes, Checkpoint, Meta, collect, segment_key, segment_row
-from polybus.storage.engine import EmbeddedEngine
+from polybus.storage.engine import EmbeddedEngine, StorageOptions
 from polybus.storage.segment import Segment, segment_name
 from polybus.storage.state import State, folder_name
 from polybus.storage.topic_log import TopicLog
@@ -395,19 +395,22 @@ from pathlib import Path
 from polybus.core.engine import TopicOptions
 from polybus.model.clock import SystemClock
 from polybus.model.record import NewRecord
-from polybus.storage.engine import EmbeddedEngine
+from polybus.storage.engine import EmbeddedEngine, StorageOptions
 
 async def main():
-    engine = EmbeddedEngine(Path(sys.argv[1]), SystemClock())
+    left, topics, move_after = map(int, sys.argv[2:])
+    options = StorageOptions(move_after=move_after)
+    engine = EmbeddedEngine(Path(sys.argv[1]), SystemClock(), options=options)
     await engine.start()
-    await engine.declare("t", TopicOptions())
-    left = int(sys.argv[2])
-    batch = [NewRecord(bytes(1024))] * 1000
+    for number in range(topics):
+        await engine.declare(f"t{number}", TopicOptions())
+    batch = [NewRecord(bytes(1024))] * (1000 // topics)
     while left > 0:
         futures = []
-        for _ in range(4):
+        for number in range(4 * topics):
             future = asyncio.get_running_loop().create_future()
-            engine.append("t", batch, lambda offset, error, f=future: f.set_result(offset))
+            told = lambda offset, error, f=future: f.set_result(offset)
+            engine.append(f"t{number % topics}", batch, told)
             futures.append(future)
         await asyncio.gather(*futures)
         left -= 4 * 1024 * 1000
@@ -418,18 +421,28 @@ asyncio.run(main())
 
 
 async def reopening(folder: Path, sizes: list[int], rates: Rates) -> None:
-    """Opening after a kill with so many MiB, and with a simulated topic of 100 GB."""
+    """Opening after a kill with so many MiB, with a log full of small topics, and with a simulated topic of 100 GB."""
+    path = folder / "kill"
+    usual = StorageOptions()
     for size in sizes:
-        path = folder / "kill"
-        command = [sys.executable, "-c", FILL, str(path), str(size << 20)]
-        await asyncio.to_thread(subprocess.run, command, check=True)
+        await fill(path, size << 20, 1, usual.move_after)
         rates[f"reopen s, {size} MiB, killed"] = await open_seconds(path)
         rates[f"reopen s, {size} MiB, stopped"] = await open_seconds(path)
         shutil.rmtree(path)
+    await fill(path, usual.log_total, 1000, 2 * usual.log_total)
+    rates["reopen s, log full of 1,000 topics"] = await open_seconds(path)
+    shutil.rmtree(path)
     path = folder / "sparse"
     make_sparse(path, 1600)
     rates["reopen s, 100 GB sparse"] = await open_seconds(path)
     shutil.rmtree(path)
+
+
+async def fill(path: Path, size: int, topics: int, move_after: int) -> None:
+    """Write so many bytes, one record of each topic after the other where there are many, and be killed."""
+    numbers = [str(number) for number in (size, topics, move_after)]
+    command = [sys.executable, "-c", FILL, str(path), *numbers]
+    await asyncio.to_thread(subprocess.run, command, check=True)
 
 
 async def open_seconds(path: Path) -> float:

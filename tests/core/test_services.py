@@ -24,6 +24,9 @@ def test_a_name_is_exclusive_within_its_wire_and_free_on_the_others():
     assert taken.value.name == "x"
     services.register(other, "x", "x")
     assert len(services) == 2
+    assert services.counts() == {"a": 1, "b": 1}
+    services.unregister(other, "x")
+    assert services.counts() == {"a": 1}
 
 
 def test_a_wire_asks_its_own_namespace_first_even_for_a_shorter_match():

@@ -61,6 +61,10 @@ class Services:
         """All of one wire, likewise."""
         return self._own.get(wire, {}).values()
 
+    def counts(self) -> dict[str, int]:
+        """How many there are of each wire that has any."""
+        return {wire: len(names) for wire, names in self._own.items() if names}
+
     def register(
         self, endpoint: Endpoint, name: str, shared: str | None, *, prefix: bool = False
     ) -> Registration:

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from polybus.http.session import HttpSession
 
 HELD: Final = 5  # turns that answers may wait, each as long as what came in meanwhile takes
-BUSY: Final = (
-    2  # sessions with something new to write in a turn; with fewer the loop is about to sleep
-)
+# Sessions with something new to write in a turn; with fewer the loop is about to sleep
+BUSY: Final = 2
 
 
 class Turn:

@@ -1,6 +1,8 @@
 import cython
 
-@cython.locals(view="const unsigned char*", size=Py_ssize_t, start=Py_ssize_t, stop=Py_ssize_t, number=Py_ssize_t, found=list)
+@cython.locals(
+    view="const unsigned char*", size=Py_ssize_t, start=Py_ssize_t, stop=Py_ssize_t, number=Py_ssize_t, found=list,
+)
 cpdef list cut(bytes raw, Py_ssize_t shift, const int[::1] ends)
 
 @cython.locals(number=Py_ssize_t)

@@ -14,6 +14,7 @@ _NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 KIB: Final = 1024
 MIB: Final = 1024**2
 GIB: Final = 1024**3
+US: Final = 0.000001
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ DURATION: Final = Unit(
     "duration",
     "10s or 500ms",
     "s",
-    (("d", 86400), ("h", 3600), ("m", 60), ("s", 1), ("ms", 0.001), ("us", 0.000001)),
+    (("d", 86400), ("h", 3600), ("m", 60), ("s", 1), ("ms", 0.001), ("us", US)),
     whole=False,
 )
 SIZE: Final = Unit(

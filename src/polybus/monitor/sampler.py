@@ -141,9 +141,8 @@ class Sampler:
             if self.clock.monotonic() - self.totals.at >= PERIOD_S / 2 or not self._count:
                 await self._sample()
             else:
-                turns = Turns()
-                await self._count_connections(self.totals, turns)
-                await self._count_names(self.totals, turns)
+                await self._count_connections(self.totals, Turns())
+                self.totals.registered = Counter(self.sources.router.services.counts())
 
     async def sample(self) -> None:
         """Look at everything."""
@@ -157,7 +156,6 @@ class Sampler:
         turns = Turns()
         await self._count_endpoints(totals, turns)
         await self._count_connections(totals, turns)
-        await self._count_names(totals, turns)
         await self._count_services(totals, turns)
         await self._count_topics(totals, turns)
         await turns.rest()
@@ -188,16 +186,9 @@ class Sampler:
                 await turns.rest()
         totals.connected, totals.pending_bytes = connected, pending_bytes
 
-    async def _count_names(self, totals: Totals, turns: Turns) -> None:
-        registered: Counter[str] = Counter()
-        for found in tuple(self.sources.router.services.all()):
-            registered[found.wire] += 1
-            if turns.over():
-                await turns.rest()
-        totals.registered = registered
-
     async def _count_services(self, totals: Totals, turns: Turns) -> None:
         services = self.sources.router.services
+        totals.registered = Counter(services.counts())
         for wire, past in services.past.items():
             totals.services.setdefault(wire, Traffic()).add(past)
         counts: dict[object, int] = {}

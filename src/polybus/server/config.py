@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from polybus.model.units import DURATION, GIB, MIB, SIZE
+from polybus.model.units import DURATION, GIB, MIB, SIZE, US
 
 Seconds = Annotated[float, DURATION]
 Bytes = Annotated[int, SIZE]
 
-US = 0.000001
 DEFAULT_LISTEN = "tcp://127.0.0.1:15555"
 
 

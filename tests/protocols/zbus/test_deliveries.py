@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from weakref import ref
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,9 +45,17 @@ def test_producers_who_take_turns_are_not_mixed_up(sent: list[tuple[dict[str, st
         assert found.body == record.payload
 
 
+class Headers(dict[str, str]):
+    """Headers of which can be told how many are still held."""
+
+
 def test_headers_that_are_made_anew_for_each_message_do_not_pile_up():
     deliveries = Deliveries()
+    given: list[ref[Headers]] = []
     for number in range(100):
-        record = Record(number, 0, b"", b"", "", {"number": str(number)})
+        headers = Headers(number=str(number))
+        given.append(ref(headers))
+        record = Record(number, 0, b"", b"", "", headers)
         raw = deliveries.encode(Delivery("T", "g", record), Request(NOBODY, HEAD, "1", b""))
         assert b"\r\nnumber: %d\r\n" % number in raw
+        assert sum(each() is not None for each in given) <= PRODUCERS + 1
