@@ -26,6 +26,7 @@ class Echo:
 
     def take(self, request: Request) -> None:
         self.taken.append(request)
+        request.connection.gathering = request.head.headers.get("alone") is None
         if request.head.headers.get("later") is None:
             self.reply(request)
 

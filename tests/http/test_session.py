@@ -405,6 +405,8 @@ def test_the_application_hears_of_the_end_of_a_batch_and_of_the_connection():
     served = serve()
     served.peer.send(b"GET /x HTTP/1.1\r\n\r\n" * 3)
     assert served.echo.flushes == 1
+    served.peer.send(b"GET /x HTTP/1.1\r\nalone: yes\r\n\r\n")
+    assert served.echo.flushes == 1  # it has gathered nothing
     served.peer.hang_up()
     assert served.echo.ended == [None]
 

@@ -8,6 +8,7 @@ cdef class HttpSession:
     cdef public object site, identity, outbox, peer
     cdef public long long received
     cdef public Turn turn
+    cdef public bint gathering
     cdef bint _alive, _ended
     cdef list _parts, _out, _linked
     cdef long long _have, _need, _skip

@@ -62,6 +62,7 @@ class HttpSession:
         "_since",
         "_skip",
         "_socket",
+        "gathering",
         "identity",
         "outbox",
         "peer",
@@ -94,9 +95,11 @@ class HttpSession:
         self._expected: Head | None = None
         # Output that has to wait for its turn
         self._order: deque[Request] = deque()
-        self._out: list[bytes] = []
+        self._out: list[bytes] | None = None
         self.turn: Turn | None = None
         """Set by an application that answers many requests at a time: its answers are gathered, and written once."""
+        self.gathering = False
+        """Set by an application that wants its `flush` once this input has been taken."""
         self._party: Party | None = None
         self._socket: WebSocket | None = None
         # Life
@@ -138,12 +141,12 @@ class HttpSession:
         """Send one whole message, now or when this turn ends."""
         if self._socket is not None:
             self._socket.send(raw)
-        elif self._out:
+        elif self._out is not None:
             self._out.append(raw)
         elif self.turn is None:
             self.outbox.write(raw)
         else:
-            self._out.append(raw)
+            self._out = [raw]
             self.turn.add(self)
 
     def send_pieces(self, pieces: tuple[bytes, ...], patient: bool = False) -> None:
@@ -151,13 +154,15 @@ class HttpSession:
         if self._socket is not None or self.turn is None:
             self.send(b"".join(pieces))
             return
-        if not self._out:
+        if self._out is not None:
+            self._out += pieces
+        else:
+            self._out = list(pieces)
             self.turn.add(self, patient)
-        self._out += pieces
 
     def send_now(self, raw: bytes) -> None:
         """Send one whole message of which there will be no second one in this turn."""
-        if self._out or self._socket is not None:
+        if self._out is not None or self._socket is not None:
             self.send(raw)
         else:
             self.outbox.write(raw)
@@ -165,8 +170,8 @@ class HttpSession:
     def write_out(self) -> None:
         """Write what was gathered."""
         out = self._out
-        if out:
-            self._out = []
+        if out is not None:
+            self._out = None
             self.outbox.write(out[0] if len(out) == 1 else b"".join(out))
 
     def data_received(self, data: bytes) -> None:
@@ -182,7 +187,8 @@ class HttpSession:
         except BadHead as exc:
             self._reject(exc)
         finally:
-            if self._party is not None:
+            if self.gathering and self._party is not None:
+                self.gathering = False
                 self._party.flush()
 
     def eof_received(self) -> None:
@@ -191,7 +197,7 @@ class HttpSession:
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = True
         self._order.clear()
-        self._out.clear()
+        self._out = None
         self._unlink()
         self._heads.clear()
         if self._party is not None:

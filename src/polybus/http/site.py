@@ -37,7 +37,7 @@ class Party(Protocol):
         """One request had a body beyond the bound: it was answered with 413, and its body is not kept."""
 
     def flush(self) -> None:
-        """The requests of one batch of input have all been taken."""
+        """The requests of one batch of input have all been taken, of which one has set `HttpSession.gathering`."""
 
     def lost(self, exc: Exception | None) -> None:
         """The connection is gone; `exc` is None when it was closed in an orderly way."""

@@ -152,7 +152,13 @@ class Connection(asyncio.Protocol):
         if linger is not None and not linger.came:
             linger.begin()
         if len(data) <= SHORT:
-            self._feed(data)
+            # As `_feed`, without the call: most input is short.
+            try:
+                self.session.data_received(data)
+            except RemoteProtocolError as exc:
+                self.refuse(exc)
+            except Exception:
+                self.fault()
             return
         if len(data) > self._piece:
             self._input = data

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
+from polybus.core.policy import Policy
 from polybus.core.router import Router
 from polybus.core.topics import Topics
 from polybus.http.session import HttpSession
@@ -82,11 +83,12 @@ class Bus:
         engine: MemoryEngine | None = None,
         http: HttpSettings | None = None,
         clock: ManualClock | None = None,
+        policy: Policy | None = None,
         **options: Any,
     ) -> None:
         self.clock = clock or ManualClock()
         self.engine = engine or MemoryEngine()
-        self.router = Router(self.clock)
+        self.router = Router(self.clock, policy)
         self.topics = Topics(self.engine, self.clock)
         self.room = ZbusRoom(
             self.router, self.topics, ZbusOptions(**{"advertise": ADDRESS, **options})

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from polybus.core.engine import Done
 from polybus.core.journal import Journal
+from polybus.core.policy import RulePolicy
 from polybus.core.watch import Watch
 from polybus.model.message import Call
 from polybus.protocols.zbus import party, planning
@@ -232,18 +233,14 @@ async def test_a_call_behind_a_command_that_waits_for_the_disk_waits_too(bus):
     assert service.received() == []
 
 
-async def test_rules_that_have_changed_hold_for_heads_that_are_known(bus):
-    class Deny:
-        epoch = 7
-
-        def may(self, *_: object) -> bool:
-            return False
-
-    caller, service, _ = await served(bus, 3)
-    bus.router.policy = Deny()
-    assert [answer.status for answer in await caller.send(call("c"))] == [403]
-    assert service.received() == []
-    assert [answer.status for answer in await service.send(take())] == [403]
+async def test_rules_that_have_changed_hold_for_heads_that_are_known():
+    policy = RulePolicy(allow_anonymous=True)
+    async with Bus(policy=policy) as bus:
+        caller, service, _ = await served(bus, 3)
+        policy.replace([])
+        assert [answer.status for answer in await caller.send(call("c"))] == [403]
+        assert service.received() == []
+        assert [answer.status for answer in await service.send(take())] == [403]
 
 
 async def test_who_begins_to_trace_gets_copies_of_calls_whose_heads_are_known(bus):

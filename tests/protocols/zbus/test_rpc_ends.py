@@ -110,6 +110,31 @@ async def test_a_service_that_takes_calls_without_end_fails_the_oldest(bus, monk
     assert zbus.received() == []
 
 
+async def test_a_service_may_answer_in_any_order_and_what_it_leaves_unanswered_fails_when_it_goes(
+    bus,
+):
+    service = bus.client()
+    callers = [bus.client() for _ in range(3)]
+    await service.one("declare", topic="slow", topic_mask="2")
+    # Calls of different callers may have the same id.
+    senders = []
+    for caller in callers:
+        assert await service.ask("consume", topic="slow", id="take") == []
+        await call(caller, "same")
+        (taken,) = service.received()
+        senders.append(taken.headers["sender"])
+    (party,) = (each for each in bus.room.parties.values() if each.serving)
+    for answered, left in ((1, 2), (2, 1)):
+        recver = senders[answered]
+        await service.ask("route", b"1", recver=recver, id="same", ack="0", origin_status="200")
+        assert [answer.status for answer in callers[answered].received()] == [200]
+        assert party.serving == left
+    await service.hang_up()
+    await settle()
+    assert [answer.status for answer in callers[0].received()] == [502]
+    assert callers[1].received() == callers[2].received() == []
+
+
 async def test_callers_of_a_service_that_leaves_with_many_calls_are_told_in_slices(bus):
     count = 4 * SLICE
     service, caller = bus.client(), bus.client()

@@ -9,7 +9,7 @@ from polybus.protocols.zbus.deliveries cimport Deliveries
 
 cdef class Era:
     cdef public long long number
-    cdef public object router
+    cdef public object calls, policy
 
     cpdef bint stands(self, long long number, object rules) except -1
 
@@ -26,14 +26,17 @@ cdef class Line:
     cdef public HttpSession connection
     cdef public str sender
     cdef public bint closed, held
+    cdef public RpcCall latest
     cdef public dict serving, ordered
     cdef Deliveries deliveries
     cdef public long long taken, sent
 
     @cython.locals(request=Request)
     cpdef deliver(self, bytes ident, tuple pieces)
-    @cython.locals(serving=dict, oldest=RpcCall)
+    @cython.locals(serving=dict, oldest=RpcCall, before=RpcCall)
     cpdef serve(self, RpcCall call)
+    @cython.locals(call=RpcCall)
+    cpdef served(self, str recver, bytes ident)
     @cython.locals(call=RpcCall)
     cpdef answered(self, str recver, bytes ident, object status, bytes body)
 
@@ -50,8 +53,8 @@ cdef class Slot:
     cpdef add(self, Request request, bint several)
     @cython.locals(request=Request, line=Line)
     cpdef deliver(self, delivery)
-    @cython.locals(request=Request, line=Line, pieces=tuple)
-    cpdef hand_over(self, RpcCall call, long long offset, bint busy)
+    @cython.locals(line=Line, pieces=tuple)
+    cpdef hand_over(self, RpcCall call, Request request, long long offset, bint busy)
 
 cdef class Exchange:
     cdef public object topic, waiting
@@ -63,6 +66,7 @@ cdef class Exchange:
     @cython.locals(slot=Slot, size=cython.longlong)
     cpdef bint call(self, RpcCall call) except -1
     @cython.locals(call=RpcCall)
+    cpdef bint serve(self, Slot slot, Request request) except -1
     cpdef wait(self, Slot slot)
     cpdef drop(self, RpcCall call)
     cpdef _forget(self, RpcCall call)

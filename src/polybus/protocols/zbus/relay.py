@@ -38,15 +38,16 @@ SMALL: Final = 16_384  # bytes; of a larger answer, a system call of its own is 
 class Era:
     """What shortcuts take for granted: the number rises when topics or those who trace change."""
 
-    __slots__ = ("number", "router")
+    __slots__ = ("calls", "number", "policy")
 
     def __init__(self, router: Router) -> None:
         self.number = 0
-        self.router = router
+        self.policy = router.policy
+        self.calls = router.calls
 
     def stands(self, number: int, rules: int) -> bool:
         """Whether nothing has changed since, the rules of the node included."""
-        return number == self.number and rules == self.router.policy.epoch
+        return number == self.number and rules == self.policy.epoch
 
 
 class RpcCall:
@@ -94,6 +95,7 @@ class Line:
         "connection",
         "deliveries",
         "held",
+        "latest",
         "ordered",
         "party",
         "sender",
@@ -109,8 +111,10 @@ class Line:
         self.closed = False
         self.held = False
         """Whether something has to end before the next request, so that no shortcut may be taken."""
+        self.latest: RpcCall | None = None
+        """The last call that this connection has taken, until it answers it: most take one at a time."""
         self.serving: dict[tuple[str, bytes], RpcCall] = {}
-        """Calls that this connection has taken and not answered, by sender and id."""
+        """Those before it that are not answered yet, oldest first, by sender and id."""
         self.ordered: dict[bytes, Request] = {}
         """Plain HTTP requests whose answers will be routed here."""
         self.deliveries = Deliveries()
@@ -132,16 +136,33 @@ class Line:
 
     def serve(self, call: RpcCall) -> None:
         """This connection takes a call: its caller is told when the connection ends before the answer."""
-        serving = self.serving
-        if len(serving) >= MAX_SERVING:
-            oldest = serving.pop(next(iter(serving)))
-            text = "the service leaves too many calls unanswered"
-            oldest.exchange.topic.fail(oldest, Status.STALLED, text)
-        serving[call.sender, call.id] = call
+        before, self.latest = self.latest, call
+        if before is not None:
+            serving = self.serving
+            serving[before.sender, before.id] = before
+            if len(serving) >= MAX_SERVING:
+                oldest = serving.pop(next(iter(serving)))
+                text = "the service leaves too many calls unanswered"
+                oldest.exchange.topic.fail(oldest, Status.STALLED, text)
+
+    def served(self, recver: str, ident: bytes) -> RpcCall | None:
+        """The call of that name, which this connection is done with."""
+        call = self.latest
+        if call is not None and call.id == ident and call.sender == recver:
+            self.latest = None
+            return call
+        return self.serving.pop((recver, ident), None)
+
+    def unserved(self) -> list[RpcCall]:
+        """All calls that this connection has taken and not answered, oldest first."""
+        calls = list(self.serving.values())
+        if self.latest is not None:
+            calls.append(self.latest)
+        return calls
 
     def answered(self, recver: str, ident: bytes, status: int, body: bytes) -> None:
         """This connection answers a call, if it has taken one of that name."""
-        call = self.serving.pop((recver, ident), None)
+        call = self.served(recver, ident)
         if call is not None and call.watched is not None:
             failed, text = unwrap_result(status, body)
             error = text.decode("utf-8", "replace") if failed else ""
@@ -179,10 +200,13 @@ class Slot:
             self.party.drop_waiting(waiting.pop())
             waiting.append(request)
             return
-        waiting.append(request)
         if self.exchange is not None:
-            self.exchange.wait(self)
-        elif self.member is not None:
+            if not self.exchange.serve(self, request):
+                waiting.append(request)
+                self.exchange.wait(self)
+            return
+        waiting.append(request)
+        if self.member is not None:
             # Several that wait are served together; it takes one alone to gain by being served at once.
             group = self.member.group
             if several or len(group.members) > 1:
@@ -206,12 +230,11 @@ class Slot:
         else:
             request.send_now(raw)
 
-    def hand_over(self, call: RpcCall, offset: int, busy: bool) -> None:
+    def hand_over(self, call: RpcCall, request: Request, offset: int, busy: bool) -> None:
         """Answer a consume with a call.
 
         While services are busy, what goes to all of them is gathered; one that was idle gets its call at once.
         """
-        request = self.waiting.pop(0)
         line = self.line
         line.serve(call)
         pieces = (
@@ -268,7 +291,7 @@ class Exchange:
             slot = waiting.popleft()
             slot.places -= 1
             if slot.waiting:
-                slot.hand_over(call, self.count, False)
+                slot.hand_over(call, slot.waiting.pop(0), self.count, False)
                 self.count += 1
                 return True
         size = len(call.body) + len(call.head)
@@ -280,8 +303,8 @@ class Exchange:
         self.size += size
         return True
 
-    def wait(self, slot: Slot) -> None:
-        """A consumer waits for the next call."""
+    def serve(self, slot: Slot, request: Request) -> bool:
+        """Answer a consume with the oldest call that nobody has taken, if there is one."""
         if slot.party not in self.consumers:
             self.consumers[slot.party] = None
             self.topic.consumed()
@@ -292,11 +315,15 @@ class Exchange:
                 continue
             self._forget(call)
             if call.caller is None or not call.caller.closed:
-                slot.hand_over(call, self.count, True)
+                slot.hand_over(call, request, self.count, True)
                 self.count += 1
-                return
+                return True
             if call.watched is not None:
                 call.watched.abandoned()
+        return False
+
+    def wait(self, slot: Slot) -> None:
+        """A consumer waits for the next call."""
         # Who takes a consume back keeps the place, or the line would grow with every change of mind.
         if slot.places < len(slot.waiting):
             slot.places += 1
@@ -353,7 +380,7 @@ class Calling(Shortcut):
         era = self._era
         if line.held or not era.stands(self._number, self._rules):
             return False
-        if era.router.calls.watch is not None:
+        if era.calls.watch is not None:
             return False
         call = RpcCall(self._exchange, self._head, ident, body, line, line.sender)
         if not self._exchange.call(call):
