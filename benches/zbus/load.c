@@ -1,9 +1,9 @@
-/* Load for a Zbus server from one thread: load MODE HOST PORT SECONDS CONNECTIONS WINDOW TOPIC
+/* Load for a Zbus server from one thread: load MODE HOST PORT SECONDS CONNECTIONS WINDOW TOPIC [MESSAGES]
  *
- * Modes: fill (produce WINDOW in flight on each connection until SECONDS*1 messages were stored: SECONDS is a count),
- * produce, consume (one waiting per connection, until WINDOW messages were taken), rpc (CONNECTIONS callers with WINDOW calls each, 8 service
- * connections in the same process). Prints one line of JSON: messages, seconds, p50 and p99 in microseconds, and the
- * seconds of processor that the generator itself took.
+ * Modes: produce (WINDOW in flight on each connection), fill (likewise), consume (WINDOW waiting on each connection, which servers are told
+ * where it is more than one), rpc (CONNECTIONS callers with WINDOW calls each, 8 service connections in the same process). It ends after
+ * SECONDS, or with the last of so many MESSAGES. Prints one line of JSON: messages, seconds, p50 and p99 in microseconds, and the seconds
+ * of processor that the generator itself took.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -39,7 +39,7 @@ static float *latencies;
 static uint64_t sequence, answered, latency_count;
 static uint64_t limit = UINT64_MAX;
 static char body[BODY + 1];
-static const char *topic;
+static const char *topic, *several = "";
 static char mode;
 static int failed;
 
@@ -97,10 +97,10 @@ static void send_consume(struct conn *c) {
     char head[512];
     uint64_t id = sequence++;
     int n = sprintf(head,
-                    "GET / HTTP/1.1\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 0\r\nconsume_group: "
+                    "GET / HTTP/1.1\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 0\r\n%sconsume_group: "
                     "%s\r\ntopic: %s\r\nconnection: Keep-Alive\r\ncmd: consume\r\nid: "
                     "00000000-0000-0000-0000-%012llu\r\nversion: 0.9.0\r\n\r\n",
-                    topic, topic, (unsigned long long)id);
+                    several, topic, topic, (unsigned long long)id);
     sent_at[id % RING] = now();
     put(c, head, n);
 }
@@ -192,8 +192,8 @@ static int by_size(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 8) {
-        fprintf(stderr, "usage: load fill|produce|consume|rpc HOST PORT SECONDS CONNECTIONS WINDOW TOPIC\n");
+    if (argc != 8 && argc != 9) {
+        fprintf(stderr, "usage: load fill|produce|consume|rpc HOST PORT SECONDS CONNECTIONS WINDOW TOPIC [MESSAGES]\n");
         return 2;
     }
     mode = argv[1][0];
@@ -204,9 +204,9 @@ int main(int argc, char **argv) {
     latencies = malloc(sizeof(float) << 23);
     memset(body, 'x', BODY);
     if (mode == 'r') memcpy(body, "{\"@type\":\"io.zbus.rpc.Request\",\"method\":\"plus\",\"module\":\"\",\"params\":[1,2]}", 74);
-    if (mode == 'f') limit = (uint64_t)seconds, seconds = 600;
-    // What comes after the last message would be waiting, not consuming.
-    if (mode == 'c') limit = window, window = 1;
+    // Of consumers: what comes after the last message would be waiting, not consuming.
+    if (argc == 9) limit = strtoull(argv[8], NULL, 10);
+    if (mode == 'c' && window > 1) several = "consume_several: 1\r\n";
     for (int i = 0; mode == 'r' && i < SERVICES; i++) {
         struct conn *c = add(argv[2], port);
         c->service = 1;

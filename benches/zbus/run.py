@@ -3,8 +3,8 @@
 The real 0.9.0 server, which never syncs, and polybus, which syncs before every acknowledgement, run at once and take
 turns under the same load, so that what else the machine does meets both. A short round goes before the others and is
 not counted: the real server's code is compiled while it runs. Rates are medians over the rounds; the ratio is formed
-within each round, where the two ran next to each other. A loop in C that only answers stands beside them where they
-consume: what one thread could reach at most.
+within each round, where the two ran next to each other. Loops in C and in Python that only answer stand beside them
+where they consume: what one thread, and what one event loop of ours, could reach at most.
 """
 
 from __future__ import annotations
@@ -39,20 +39,26 @@ class Case:
     connections: int
     window: int
     goal: str = ""
+    messages: int = 0
+    """After how many it ends, if not by time: of consumers, as many are stored before."""
 
 
-FILL: Final = 60_000  # messages stored before consumers are measured, per round and case
+STORED: Final = 60_000
 WARM_UP_S: Final = 1.5  # per case
+FILL_S: Final = 60.0  # at most
 CASES: Final = (
     Case("produce 1 KiB, 1 producer, sync", "produce", 1, 1),
     Case("produce 1 KiB, 8 producers, sync", "produce", 8, 1),
     Case("produce 1 KiB, pipelined 1 x 256", "produce", 1, 256),
     Case("produce 1 KiB, pipelined 8 x 64", "produce", 8, 64, "1"),
-    Case("consume 1 KiB, 1 consumer", "consume", 1, FILL, "2"),
-    Case("consume 1 KiB, 8 consumers", "consume", 8, FILL, "2"),
+    Case("consume 1 KiB, 1 consumer", "consume", 1, 1, "2", STORED),
+    Case("consume 1 KiB, 8 consumers", "consume", 8, 1, "2", STORED),
+    # Not for the real server, where the second consume of a connection takes the place of the first
+    Case("consume 1 KiB, 8 consumers x 16", "consume", 8, 16, messages=5 * STORED),
     Case("RPC, 1 in flight", "rpc", 1, 1),
     Case("RPC, 64 in flight", "rpc", 8, 8, "3"),
 )
+PYTHON_FLOOR: Final = [sys.executable, str(HERE / "floor.py")]
 
 
 @dataclass
@@ -102,14 +108,16 @@ def build(name: str) -> Path:
     return program
 
 
-def start_floor(folder: Path) -> Server:
+def start_floor(command: list[str], folder: Path) -> Server:
     address = f"127.0.0.1:{free_port()}"
-    return Server(address, [str(build("floor")), address.partition(":")[2]], folder)
+    return Server(address, [*command, address.partition(":")[2]], folder)
 
 
 def load(program: Path, target: Target, case: Case, seconds: float, topic: str) -> dict[str, float]:
     host, _, port = target.server.address.partition(":")
     command = [program, case.mode, host, port, seconds, case.connections, case.window, topic]
+    if case.messages:
+        command.append(case.messages)
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, check=False
     )
@@ -123,7 +131,7 @@ def measure(program: Path, target: Target, case: Case, seconds: float, topic: st
     if target.stores:
         declare(target, topic, rpc=case.mode == "rpc")
     if target.stores and case.mode == "consume":
-        load(program, target, Case("", "fill", 4, 64), FILL, topic)
+        load(program, target, Case("", "fill", 4, 64, messages=case.messages), FILL_S, topic)
     before, start = target.cpu_s(), time.monotonic()
     figures = load(program, target, case, seconds, topic)
     used, wall = target.cpu_s() - before, time.monotonic() - start
@@ -150,6 +158,14 @@ def declare(target: Target, topic: str, *, rpc: bool) -> None:
         connection.recv(65536)
 
 
+def chosen(targets: list[Target], case: Case) -> list[Target]:
+    """Who takes part: the bare loops where there is consumed, and the real server where it can."""
+    real, own, *floors = targets
+    if case.mode != "consume":
+        return [real, own]
+    return [own, *floors] if case.window > 1 else targets
+
+
 def table(targets: list[Target], cases: list[Case]) -> str:
     """The figures as markdown; the last target is compared with the first."""
     lines = [
@@ -157,13 +173,14 @@ def table(targets: list[Target], cases: list[Case]) -> str:
     ]
     lines.append("|---|---|---|---|---|---|---|---|---|")
     for case in cases:
+        first = targets[0].runs.get(case.name)
         for target in targets:
             runs = target.runs.get(case.name)
             if runs is None:
                 continue
             ratio = ""
-            if target is not targets[0]:
-                pairs = zip(runs, targets[0].runs[case.name], strict=True)
+            if first is not None and first is not runs:
+                pairs = zip(runs, first, strict=True)
                 ratio = f"{statistics.median(own.rate / real.rate for own, real in pairs):.2f}"
                 if case.goal and target.stores:
                     ratio += f" (goal {case.goal})"
@@ -197,13 +214,16 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="zbus-bench"))
     real = Target("zbus 0.9.0", start_real(build_peer(), folder / "real"))
     own = Target("polybus", start_polybus(folder / "own"))
-    floor = Target("bare loop in C", start_floor(folder / "floor"), stores=False)
-    targets = [real, own, floor]
+    floors = [
+        Target("bare loop in C", start_floor([str(build("floor"))], folder / "c"), stores=False),
+        Target("bare loop in Python", start_floor(PYTHON_FLOOR, folder / "python"), stores=False),
+    ]
+    targets = [real, own, *floors]
     try:
         for number in range(options.rounds + 1):
             seconds = options.seconds if number else min(options.seconds, WARM_UP_S)
             for at, case in enumerate(cases):
-                for target in targets if case.mode == "consume" else (real, own):
+                for target in chosen(targets, case):
                     run = measure(program, target, case, seconds, f"Bench{number}x{at}")
                     if number:
                         target.runs.setdefault(case.name, []).append(run)

@@ -233,10 +233,10 @@ class TopicLog:
             elif isinstance(item, ChunkView):
                 low = start - item.header.base
                 more = cut_records(item, low, max_records - len(found), max_bytes - total)
-                if found and total + sum(len(record.payload) for record in more) > max_bytes:
+                total += item.payload_ends[low + len(more)] - item.payload_ends[low]
+                if found and total > max_bytes:
                     break
                 found += more
-                total += sum(len(record.payload) for record in more)
                 start += len(more)
                 if start < item.header.end:
                     break
