@@ -171,7 +171,7 @@ class ZbusParty(Endpoint):
         self.line.closed = True
         self.room.router.chores.add(fail_all(deque(self.line.unserved())))
         self.line.serving.clear()
-        self.line.latest = None
+        self.line.latest = self.line.before = None
 
     def tick(self, now: float) -> None:
         """Nothing: heartbeats count as any other input, and the session ends who is silent."""

@@ -26,14 +26,14 @@ cdef class Line:
     cdef public HttpSession connection
     cdef public str sender
     cdef public bint closed, held
-    cdef public RpcCall latest
+    cdef public RpcCall latest, before
     cdef public dict serving, ordered
     cdef Deliveries deliveries
     cdef public long long taken, sent
 
     @cython.locals(request=Request)
     cpdef deliver(self, bytes ident, tuple pieces)
-    @cython.locals(serving=dict, oldest=RpcCall, before=RpcCall)
+    @cython.locals(before=RpcCall)
     cpdef serve(self, RpcCall call)
     @cython.locals(call=RpcCall)
     cpdef served(self, str recver, bytes ident)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from polybus.protocols.zbus.plan import Plan
     from polybus.protocols.zbus.rpc import RpcTopic
 
-MAX_SERVING: Final = 65_536  # calls that a service took and has not answered
+MAX_SERVING: Final = 65_536  # calls that a service took before its last two, and has not answered
 GAP: Final = b"\r\n\r\n"
 SMALL: Final = 16_384  # bytes; of a larger answer, a system call of its own is no great part
 
@@ -91,6 +91,7 @@ class Line:
     """One connection as calls and their answers pass over it, in either role."""
 
     __slots__ = (
+        "before",
         "closed",
         "connection",
         "deliveries",
@@ -112,9 +113,11 @@ class Line:
         self.held = False
         """Whether something has to end before the next request, so that no shortcut may be taken."""
         self.latest: RpcCall | None = None
-        """The last call that this connection has taken, until it answers it: most take one at a time."""
+        """The last call that this connection has taken, until it answers it: most take one at a time,"""
+        self.before: RpcCall | None = None
+        """or the next one just before they answer."""
         self.serving: dict[tuple[str, bytes], RpcCall] = {}
-        """Those before it that are not answered yet, oldest first, by sender and id."""
+        """Those before these two that are not answered yet, oldest first, by sender and id."""
         self.ordered: dict[bytes, Request] = {}
         """Plain HTTP requests whose answers will be routed here."""
         self.deliveries = Deliveries()
@@ -136,14 +139,19 @@ class Line:
 
     def serve(self, call: RpcCall) -> None:
         """This connection takes a call: its caller is told when the connection ends before the answer."""
-        before, self.latest = self.latest, call
-        if before is not None:
-            serving = self.serving
-            serving[before.sender, before.id] = before
-            if len(serving) >= MAX_SERVING:
-                oldest = serving.pop(next(iter(serving)))
-                text = "the service leaves too many calls unanswered"
-                oldest.exchange.topic.fail(oldest, Status.STALLED, text)
+        if self.latest is not None:
+            before, self.before = self.before, self.latest
+            if before is not None:
+                self._serve_many(before)
+        self.latest = call
+
+    def _serve_many(self, call: RpcCall) -> None:
+        serving = self.serving
+        serving[call.sender, call.id] = call
+        if len(serving) > MAX_SERVING:
+            oldest = serving.pop(next(iter(serving)))
+            text = "the service leaves too many calls unanswered"
+            oldest.exchange.topic.fail(oldest, Status.STALLED, text)
 
     def served(self, recver: str, ident: bytes) -> RpcCall | None:
         """The call of that name, which this connection is done with."""
@@ -151,14 +159,16 @@ class Line:
         if call is not None and call.id == ident and call.sender == recver:
             self.latest = None
             return call
+        call = self.before
+        if call is not None and call.id == ident and call.sender == recver:
+            self.before = None
+            return call
         return self.serving.pop((recver, ident), None)
 
     def unserved(self) -> list[RpcCall]:
         """All calls that this connection has taken and not answered, oldest first."""
-        calls = list(self.serving.values())
-        if self.latest is not None:
-            calls.append(self.latest)
-        return calls
+        calls = [*self.serving.values(), self.before, self.latest]
+        return [call for call in calls if call is not None]
 
     def answered(self, recver: str, ident: bytes, status: int, body: bytes) -> None:
         """This connection answers a call, if it has taken one of that name."""
