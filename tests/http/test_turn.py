@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from polybus.http.turn import BUSY, HELD, Turn
+from polybus.http.turn import BUSY, HELD, Gathering, Turn
 from tests.http.serving import Served, responses, serve
 
 ORDERED = b"GET /plain HTTP/1.1\r\n\r\n"
@@ -72,10 +71,10 @@ class Written:
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def session(self, name: str) -> Any:
+    def session(self, name: str) -> Gathering:
         written = self.names
 
-        class Session:
+        class Session(Gathering):
             def write_out(self) -> None:
                 written.append(name)
 

@@ -2,9 +2,9 @@ import cython
 
 from polybus.http.head cimport Head, Shortcut
 from polybus.http.request cimport Request
-from polybus.http.turn cimport Turn
+from polybus.http.turn cimport Gathering, Turn
 
-cdef class HttpSession:
+cdef class HttpSession(Gathering):
     cdef public object site, identity, outbox, peer
     cdef public long long received
     cdef public Turn turn
@@ -20,9 +20,8 @@ cdef class HttpSession:
     cdef object _since
 
     cpdef send(self, bytes raw)
-    cpdef send_pieces(self, tuple pieces, bint patient=*)
+    cpdef send_pieces(self, list pieces, bint patient=*)
     cpdef send_now(self, bytes raw)
-    cpdef write_out(self)
     cpdef data_received(self, bytes data)
     @cython.locals(pos=Py_ssize_t, size=Py_ssize_t, after=Py_ssize_t)
     cpdef _read(self, bytes data)

@@ -22,7 +22,7 @@ from polybus.http.origin import foreign
 from polybus.http.request import Request
 from polybus.http.response import encode_response
 from polybus.http.site import Party, Site
-from polybus.http.turn import Turn
+from polybus.http.turn import Gathering, Turn
 from polybus.http.websocket import WebSocket
 from polybus.transports.outbox import Outbox, Pause
 
@@ -38,7 +38,7 @@ PLAIN: Final = bytes(range(0x21, 0x7F))
 COMPILED: Final = not __file__.endswith(".py")
 
 
-class HttpSession:
+class HttpSession(Gathering):
     """The session. Handlers reach it as `request.connection`."""
 
     __slots__ = (
@@ -149,15 +149,15 @@ class HttpSession:
             self._out = [raw]
             self.turn.add(self)
 
-    def send_pieces(self, pieces: tuple[bytes, ...], patient: bool = False) -> None:
-        """Send one whole message, given in pieces; a `patient` one may wait for others to its client."""
+    def send_pieces(self, pieces: list[bytes], patient: bool = False) -> None:
+        """Send one whole message, given away in pieces; a `patient` one may wait for others to its client."""
         if self._socket is not None or self.turn is None:
             self.send(b"".join(pieces))
             return
         if self._out is not None:
             self._out += pieces
         else:
-            self._out = list(pieces)
+            self._out = pieces
             self.turn.add(self, patient)
 
     def send_now(self, raw: bytes) -> None:

@@ -11,14 +11,21 @@ Plain typed Python which Cython also compiles (`turn.pxd` has the C types).
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from polybus.http.session import HttpSession
+from typing import Final
 
 HELD: Final = 5  # turns that answers may wait, each as long as what came in meanwhile takes
 # Sessions with something new to write in a turn; with fewer the loop is about to sleep
 BUSY: Final = 2
+
+
+class Gathering:
+    """A session that gathers what it has to write."""
+
+    __slots__ = ()
+
+    def write_out(self) -> None:
+        """Write what was gathered."""
+        raise NotImplementedError
 
 
 class Turn:
@@ -27,15 +34,15 @@ class Turn:
     __slots__ = ("_held", "_news", "_patient", "_scheduled", "_sessions")
 
     def __init__(self) -> None:
-        self._sessions: list[HttpSession] = []
-        self._patient: list[HttpSession] = []
+        self._sessions: list[Gathering] = []
+        self._patient: list[Gathering] = []
         self._news = 0
         """Sessions that were added in this turn."""
         self._held = 0
         """Turns for which the oldest answer has waited."""
         self._scheduled = False
 
-    def add(self, session: HttpSession, patient: bool = False) -> None:
+    def add(self, session: Gathering, patient: bool = False) -> None:
         """Let a session write when this turn ends; a patient one when a turn ends that has little to do, or after a
         few."""
         self._news += 1

@@ -275,7 +275,7 @@ class ZbusParty(Endpoint):
         target = room.parties.get(plan.recver)
         if target is not None:
             size = b"" if plan.sized else b"content-length: %d\r\n" % len(body)
-            target.line.deliver(ident, (plan.head, size, b"id: ", ident, GAP, body))
+            target.line.deliver(ident, [plan.head, size, b"id: ", ident, GAP, body])
         elif plan.recver == room.bridge_id:
             for rpc in tuple(room.rpc.values()):
                 if rpc.routed(request.id, plan.status, body):
@@ -285,7 +285,7 @@ class ZbusParty(Endpoint):
 
     def deliver_routed(self, ident: str, raw: bytes) -> None:
         """Send this caller an answer that is no service's."""
-        self.line.deliver(ident.encode(), (raw,))
+        self.line.deliver(ident.encode(), [raw])
 
     def expect_routed(self, request: Request) -> None:
         """The answer to this plain HTTP request will be routed here."""

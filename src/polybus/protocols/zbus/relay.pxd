@@ -32,7 +32,7 @@ cdef class Line:
     cdef public long long taken, sent
 
     @cython.locals(request=Request)
-    cpdef deliver(self, bytes ident, tuple pieces)
+    cpdef deliver(self, bytes ident, list pieces)
     @cython.locals(before=RpcCall)
     cpdef serve(self, RpcCall call)
     @cython.locals(call=RpcCall)
@@ -49,12 +49,12 @@ cdef class Slot:
     cdef public Exchange exchange
     cdef public bint closed, plain
 
-    @cython.locals(group=Group, waiting=list)
+    @cython.locals(group=Group, waiting=list, call=RpcCall)
     cpdef add(self, Request request, bint several)
     @cython.locals(request=Request, line=Line)
     cpdef deliver(self, delivery)
-    @cython.locals(line=Line, pieces=tuple)
-    cpdef hand_over(self, RpcCall call, Request request, long long offset, bint busy)
+    @cython.locals(line=Line, exchange=Exchange, pieces=list)
+    cpdef hand_over(self, RpcCall call, bytes ident, Request request, bint busy)
 
 cdef class Exchange:
     cdef public object topic, waiting
@@ -63,10 +63,10 @@ cdef class Exchange:
     cdef public dict consumers
     cdef public long long depth, size, count
 
-    @cython.locals(slot=Slot, size=cython.longlong)
+    @cython.locals(slot=Slot, size=cython.longlong, request=Request)
     cpdef bint call(self, RpcCall call) except -1
     @cython.locals(call=RpcCall)
-    cpdef bint serve(self, Slot slot, Request request) except -1
+    cpdef RpcCall oldest(self, Slot slot)
     cpdef wait(self, Slot slot)
     cpdef drop(self, RpcCall call)
     cpdef _forget(self, RpcCall call)
@@ -100,5 +100,5 @@ cdef class Consuming(Shortcut):
     cdef long long _number, _most
     cdef object _rules
 
-    @cython.locals(slot=Slot, line=Line, most=cython.longlong)
+    @cython.locals(slot=Slot, line=Line, most=cython.longlong, call=RpcCall)
     cpdef bint take(self, bytes ident, bytes body) except -1

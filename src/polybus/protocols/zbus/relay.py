@@ -125,7 +125,7 @@ class Line:
         """Messages of this client, and in `sent` those to it."""
         self.sent = 0
 
-    def deliver(self, ident: bytes, pieces: tuple[bytes, ...]) -> None:
+    def deliver(self, ident: bytes, pieces: list[bytes]) -> None:
         """Send what a service answered to this caller."""
         if self.closed:
             return
@@ -211,7 +211,10 @@ class Slot:
             waiting.append(request)
             return
         if self.exchange is not None:
-            if not self.exchange.serve(self, request):
+            call = self.exchange.oldest(self)
+            if call is not None:
+                self.hand_over(call, request.id.encode(), request, True)
+            else:
                 waiting.append(request)
                 self.exchange.wait(self)
             return
@@ -240,30 +243,31 @@ class Slot:
         else:
             request.send_now(raw)
 
-    def hand_over(self, call: RpcCall, request: Request, offset: int, busy: bool) -> None:
-        """Answer a consume with a call.
+    def hand_over(self, call: RpcCall, ident: bytes, request: Request | None, busy: bool) -> None:
+        """Answer a consume of this id with a call; the request itself is needed where answers are in order.
 
         While services are busy, what goes to all of them is gathered; one that was idle gets its call at once.
         """
-        line = self.line
+        line, exchange = self.line, call.exchange
         line.serve(call)
-        pieces = (
+        pieces = [
             call.head,
             b"id: ",
-            request.id.encode(),
+            ident,
             b"\r\norigin_id: ",
             call.id,
             b"\r\noffset: ",
-            str(offset).encode(),
+            str(exchange.count).encode(),
             GAP,
             call.body,
-        )
-        if not busy:
-            request.send_now(b"".join(pieces))
-        elif request.head.ordered:
+        ]
+        exchange.count += 1
+        if request is not None and request.head.ordered:
             request.send(b"".join(pieces))
-        else:
+        elif busy:
             line.connection.send_pieces(pieces)
+        else:
+            line.connection.send_now(b"".join(pieces))
 
 
 class Exchange:
@@ -301,8 +305,8 @@ class Exchange:
             slot = waiting.popleft()
             slot.places -= 1
             if slot.waiting:
-                slot.hand_over(call, slot.waiting.pop(0), self.count, False)
-                self.count += 1
+                request = slot.waiting.pop(0)
+                slot.hand_over(call, request.id.encode(), request, False)
                 return True
         size = len(call.body) + len(call.head)
         if not self.consumers or self.depth >= self._max_calls or self.size + size > self._max_size:
@@ -313,8 +317,8 @@ class Exchange:
         self.size += size
         return True
 
-    def serve(self, slot: Slot, request: Request) -> bool:
-        """Answer a consume with the oldest call that nobody has taken, if there is one."""
+    def oldest(self, slot: Slot) -> RpcCall | None:
+        """Take the oldest call that nobody has taken, for this consumer."""
         if slot.party not in self.consumers:
             self.consumers[slot.party] = None
             self.topic.consumed()
@@ -325,12 +329,10 @@ class Exchange:
                 continue
             self._forget(call)
             if call.caller is None or not call.caller.closed:
-                slot.hand_over(call, request, self.count, True)
-                self.count += 1
-                return True
+                return call
             if call.watched is not None:
                 call.watched.abandoned()
-        return False
+        return None
 
     def wait(self, slot: Slot) -> None:
         """A consumer waits for the next call."""
@@ -420,7 +422,7 @@ class Answering(Shortcut):
             return False
         line.taken += 1
         line.answered(self._recver, ident, self._status, body)
-        self._target.deliver(ident, (self._head, ident, GAP, body))
+        self._target.deliver(ident, [self._head, ident, GAP, body])
         return True
 
 
@@ -445,5 +447,10 @@ class Consuming(Shortcut):
         most = self._most
         if most and len(slot.waiting) >= most:
             return False
+        if slot.exchange is not None and not slot.waiting:
+            call = slot.exchange.oldest(slot)
+            if call is not None:
+                slot.hand_over(call, ident, None, True)
+                return True
         slot.add(Request(line.connection, self._head, ident.decode(), body), most > 0)
         return True

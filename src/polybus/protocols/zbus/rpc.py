@@ -63,7 +63,7 @@ class RpcTopic(Endpoint):
             self.room.router.fail(call.origin, status, text.encode() if text else None)
         elif call.caller is not None:
             ident = call.id.decode("utf-8", "replace")
-            call.caller.deliver(call.id, (service_down(self.name, ident, text),))
+            call.caller.deliver(call.id, [service_down(self.name, ident, text)])
 
     # -- services ---------------------------------------------------------------------------------------------
 
