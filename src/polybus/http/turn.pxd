@@ -7,6 +7,7 @@ cdef class Turn:
     cdef list _sessions, _patient
     cdef Py_ssize_t _news, _held
     cdef bint _scheduled
+    cdef object _loop
 
     cpdef add(self, Gathering session, bint patient=*)
     cpdef _schedule(self)

@@ -31,7 +31,7 @@ class Gathering:
 class Turn:
     """The sessions that have something to write at the end of this turn, or of one of the next."""
 
-    __slots__ = ("_held", "_news", "_patient", "_scheduled", "_sessions")
+    __slots__ = ("_held", "_loop", "_news", "_patient", "_scheduled", "_sessions")
 
     def __init__(self) -> None:
         self._sessions: list[Gathering] = []
@@ -41,6 +41,8 @@ class Turn:
         self._held = 0
         """Turns for which the oldest answer has waited."""
         self._scheduled = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The one that all sessions are on; asking for it is a system call, and there are thousands of turns a second."""
 
     def add(self, session: Gathering, patient: bool = False) -> None:
         """Let a session write when this turn ends; a patient one when a turn ends that has little to do, or after a
@@ -52,7 +54,9 @@ class Turn:
 
     def _schedule(self) -> None:
         self._scheduled = True
-        asyncio.get_running_loop().call_soon(self._end)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._end)
 
     def _end(self) -> None:
         self._scheduled = False
