@@ -42,7 +42,7 @@ class Turn:
         """Turns for which the oldest answer has waited."""
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The one that all sessions are on; asking for it is a system call, and there are thousands of turns a second."""
+        """The one that all sessions are on; asking for it is a system call, and turns are many."""
 
     def add(self, session: Gathering, patient: bool = False) -> None:
         """Let a session write when this turn ends; a patient one when a turn ends that has little to do, or after a
