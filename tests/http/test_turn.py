@@ -128,3 +128,15 @@ async def test_the_oldest_answer_of_a_busy_loop_waits_for_so_many_turns_at_the_m
         await asyncio.sleep(0)
         oldest = int(written.names[-1]) + 1 if written.names else 0
         assert number - oldest < HELD
+
+
+def test_a_turn_goes_on_in_another_event_loop_when_its_own_has_ended():
+    turn, written = Turn(), Written()
+
+    async def use() -> None:
+        turn.add(written.session("a"))
+        await asyncio.sleep(0)
+
+    asyncio.run(use())
+    asyncio.run(use())
+    assert written.names == ["a", "a"]

@@ -54,7 +54,7 @@ class Turn:
 
     def _schedule(self) -> None:
         self._scheduled = True
-        if self._loop is None:
+        if self._loop is None or self._loop.is_closed():
             self._loop = asyncio.get_running_loop()
         self._loop.call_soon(self._end)
 

@@ -230,7 +230,7 @@ async def test_a_call_behind_a_command_that_waits_for_the_disk_waits_too(bus):
     removed, down = await caller.send(request("remove", "r", topic="R") + call("c"))
     assert (removed.id, removed.status) == ("r", 200)
     assert (down.id, down.status) == ("c", 404)
-    assert service.received() == []
+    assert [(told.id, told.status) for told in service.received()] == [("take", 404)]
 
 
 async def test_rules_that_have_changed_hold_for_heads_that_are_known():

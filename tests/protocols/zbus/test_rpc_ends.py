@@ -159,3 +159,45 @@ async def test_callers_of_a_service_that_leaves_with_many_calls_are_told_in_slic
     assert {answer.status for answer in told} == {502}
     assert sorted(answer.id for answer in told) == sorted(f"c{n}" for n in range(2 * count))
     assert bus.room.pending() == 1
+
+
+async def test_calls_in_the_queue_of_a_topic_that_is_removed_end_although_nobody_asks_for_it(bus):
+    await busy_service(bus)
+    caller, admin = bus.client(), bus.client()
+    await call(caller, "queued")
+    assert [answer.status for answer in await admin.ask("remove", topic="slow")] == [200]
+    assert [(answer.id, answer.status) for answer in caller.received()] == [("queued", 502)]
+
+
+@pytest.mark.parametrize("change", [{"cmd": "remove"}, {"cmd": "declare", "topic_mask": "0"}])
+async def test_a_service_that_waits_hears_that_its_topic_is_none_for_calls_any_more(bus, change):
+    service, admin, caller = (bus.client() for _ in range(3))
+    await admin.one("declare", topic="slow", topic_mask="2")
+    assert await take(service) == []
+    await admin.one(topic="slow", **change)
+    assert [(told.id, told.status) for told in service.received()] == [("take", 404)]
+    # As clients do then
+    await service.one("declare", topic="slow", topic_mask="2")
+    assert await take(service) == []
+    assert await call(caller, "again") == []
+    assert [taken.headers["origin_id"] for taken in service.received()] == ["again"]
+
+
+async def test_a_second_answer_to_a_plain_request_is_no_answer_to_the_next_one(bus):
+    service, browser = bus.client(), bus.client()
+    await service.one("declare", topic="slow", topic_mask="2")
+    assert await take(service) == []
+    assert await browser.send(b"GET /rpc/slow/m HTTP/1.1\r\n\r\n") == []
+    (taken,) = service.received()
+    named = {"recver": taken.headers["sender"], "id": taken.headers["origin_id"]}
+    for body in (b"1", b"2"):
+        await service.ask("route", body, ack="0", origin_status="200", **named)
+    assert [answer.body for answer in browser.received()] == [b"1"]
+    assert (await browser.get("/query/slow")).body.startswith(b"{")
+
+
+async def test_a_plain_message_to_no_topic_that_wants_no_ack_does_not_hold_up_the_next_request(bus):
+    browser = bus.client()
+    lost = b"POST /?cmd=produce&topic=none&ack=0 HTTP/1.1\r\ncontent-length: 5\r\n\r\nhello"
+    assert [answer.status for answer in await browser.send(lost)] == [404]
+    assert (await browser.get("/query")).status == 200

@@ -106,6 +106,7 @@ class ZbusParty(Endpoint):
         self._backlog: deque[Request] = deque()
         self._slots: dict[tuple[str, str], Slot] = {}
         self.line = Line(self, connection, self.sender)
+        self.line.plain = True
         self.traffic = LineTraffic(self.line)
         room.join(self)
 
@@ -115,6 +116,8 @@ class ZbusParty(Endpoint):
         if self._busy:
             self._backlog.append(request)
             return
+        if not request.head.ordered:
+            self.line.plain = False
         plan: Plan | None = request.head.memo
         room = self.room
         if plan is None or plan.era != room.era.number or plan.rules != room.router.policy.epoch:

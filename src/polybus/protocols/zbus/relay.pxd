@@ -25,7 +25,7 @@ cdef class Line:
     cdef public object party
     cdef public HttpSession connection
     cdef public str sender
-    cdef public bint closed, held
+    cdef public bint closed, held, plain
     cdef public RpcCall latest, before
     cdef public dict serving, ordered
     cdef Deliveries deliveries

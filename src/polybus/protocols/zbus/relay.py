@@ -99,6 +99,7 @@ class Line:
         "latest",
         "ordered",
         "party",
+        "plain",
         "sender",
         "sent",
         "serving",
@@ -120,6 +121,8 @@ class Line:
         """Those before these two that are not answered yet, oldest first, by sender and id."""
         self.ordered: dict[bytes, Request] = {}
         """Plain HTTP requests whose answers will be routed here."""
+        self.plain = False
+        """Whether all its calls came as such: what answers none of them has no place in HTTP's order."""
         self.deliveries = Deliveries()
         self.taken = 0
         """Messages of this client, and in `sent` those to it."""
@@ -129,12 +132,15 @@ class Line:
         """Send what a service answered to this caller."""
         if self.closed:
             return
-        self.sent += 1
-        if self.ordered:
+        if self.ordered or self.plain:
             request = self.ordered.pop(ident, None)
             if request is not None:
+                self.sent += 1
                 request.send(b"".join(pieces))
                 return
+            if self.plain:
+                return  # a second answer
+        self.sent += 1
         self.connection.send_pieces(pieces, len(pieces[-1]) <= SMALL)
 
     def serve(self, call: RpcCall) -> None:

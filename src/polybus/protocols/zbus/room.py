@@ -174,7 +174,7 @@ class ZbusRoom:
             # Of two spellings, which another wire may have made, the older one is meant.
             routes.setdefault(info.name.lower(), TopicRoute(info.name, rpc.get(info.name)))
         for gone in self.rpc.values():
-            gone.retire()
+            gone.removed()
         self.rpc = rpc
         return routes
 
@@ -195,6 +195,10 @@ class ZbusRoom:
         if event.change in ("declared", "edited", "removed") and not event.group:
             self.era.number += 1
             self._routes = None
+            if event.topic in self.rpc:
+                self._routes = (
+                    self._make_routes()
+                )  # now: its calls end although nobody looks for it
         if event.change != "emptied":
             self.tracker.changed()
 
@@ -205,6 +209,8 @@ class ZbusRoom:
     ) -> None:
         """A call that no Zbus service takes: ask the shared names, else tell the caller (DESIGN 3)."""
         topic = command.topic
+        if request.head.ordered:
+            party.expect_routed(request)
         called = unwrap_call(body)
         name = to_shared(topic, called[0], called[1]) if called is not None else None
         if called is not None and name is not None:
@@ -215,8 +221,6 @@ class ZbusRoom:
                 party, name, called[2], token=token, deadline=deadline, headers=traced, wire=WIRE
             )
             call.identity = party.who
-            if request.head.ordered:
-                party.expect_routed(request)
             try:
                 self.router.call(call)
                 return

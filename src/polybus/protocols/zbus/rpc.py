@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from polybus.core.endpoint import Endpoint, Identity
 from polybus.errors import PolybusError
 from polybus.model.message import Call, Reply, Status
+from polybus.protocols.zbus import answers
 from polybus.protocols.zbus.bridge import unwrap_result, wrap_call
 from polybus.protocols.zbus.names import from_shared
 from polybus.protocols.zbus.relay import Exchange, RpcCall
@@ -79,8 +80,17 @@ class RpcTopic(Endpoint):
             if not self.exchange.consumers:
                 self.retire()
 
+    def removed(self) -> None:
+        """The topic is gone, or no RPC topic any more: consumers hear what makes clients declare it again."""
+        for slot in tuple(self.exchange.waiting):
+            slot.closed = True
+            for request in slot.waiting:
+                request.send(answers.no_topic(request.id, self.name))
+            slot.waiting.clear()
+        self.retire()
+
     def retire(self) -> None:
-        """The topic is gone, or no RPC topic any more."""
+        """There are no consumers any more: calls that wait for one end."""
         self._unregister()
         self.room.router.chores.add(fail_all(deque(self.exchange.close())))
 
