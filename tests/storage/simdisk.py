@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -134,6 +135,12 @@ class SimDisk:
         self.fault: Callable[[str, Path], OSError | None] | None = None
         self.trace: list[tuple[str, Path]] = []
         self.given_back: list[tuple[Path, int, int]] = []
+        self.room = sys.maxsize
+
+    def free(self, path: Path) -> int:
+        self.check()
+        with self.mutex:
+            return self.room - sum(len(inode.data) for inode in self.names_now.values())
 
     def check(self) -> None:
         if self.dead:

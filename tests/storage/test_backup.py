@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from polybus.core.engine import GroupState, Move, TopicOptions
-from polybus.errors import Conflict, FolderInUse, PolybusError
+from polybus.errors import Conflict, FolderInUse, PolybusError, StorageFull
 from polybus.model.chunk import encode_chunk
 from polybus.model.clock import ManualClock
 from polybus.model.record import NewRecord
+from polybus.storage import backup
 from polybus.storage.backup import back_up, restore
 from polybus.storage.engine import EmbeddedEngine
 from polybus.storage.frame import scan_frames
@@ -237,3 +240,41 @@ async def test_a_stopped_node_s_folder_is_backed_up_as_well(opened: Opener, tmp_
     await (await filled(opened)).stop()
     made = back_up(tmp_path / "data", tmp_path / "backup")
     assert [info.end for info in made.topics] == [52, 5]
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+async def test_a_copy_for_which_there_is_no_room_leaves_nothing(
+    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_before: bool
+):
+    await (await filled(opened)).stop()
+    back_up(tmp_path / "data", tmp_path / "backup")
+    copy, copied = backup._copy_file, 0
+
+    def full(source: Path, goal: Path, size: int) -> int:
+        nonlocal copied
+        copied += 1
+        if copied == 3:
+            raise OSError(errno.ENOSPC, "no space left")
+        return copy(source, goal, size)
+
+    target = tmp_path / "target"
+    if made_before:
+        target.mkdir()
+    monkeypatch.setattr(backup, "_copy_file", full)
+    for act, source in ((back_up, tmp_path / "data"), (restore, tmp_path / "backup")):
+        copied = 0
+        with pytest.raises(StorageFull, match="copying to"):
+            act(source, target)
+        assert not list(target.iterdir())
+        assert copied == 3
+    monkeypatch.undo()
+    assert [info.end for info in restore(tmp_path / "backup", target).topics] == [52, 5]
+
+
+async def test_a_target_that_is_not_empty_is_left_as_it_is(opened: Opener, tmp_path: Path):
+    await (await filled(opened)).stop()
+    shutil.copytree(tmp_path / "data", tmp_path / "other")
+    before = sorted(path.name for path in (tmp_path / "other").rglob("*"))
+    with pytest.raises(Conflict):
+        back_up(tmp_path / "data", tmp_path / "other")
+    assert sorted(path.name for path in (tmp_path / "other").rglob("*")) == before

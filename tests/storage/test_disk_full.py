@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -206,3 +208,207 @@ async def test_a_disk_that_dies_under_load_hangs_nobody(opened: Opener):
             failed += 1
     assert failed > 20
     await engine.stop()
+
+
+async def test_a_failing_mover_takes_back_nothing_that_is_on_its_way(opened: Opener, unit: float):
+    disk = SimDisk()
+    engine = await opened(files=disk)
+    await engine.declare("t", TopicOptions())
+    await put(engine, "t", b"0")
+    synced = threading.Semaphore(0)
+
+    def slow(operation: str, path: Path) -> OSError | None:
+        if operation == "sync":
+            synced.acquire(timeout=5)
+        return None
+
+    disk.fault = slow
+    refusing = asyncio.create_task(engine._refuse_held(StorageFull("moving: full")))
+    await asyncio.sleep(0.05 * unit)  # what it waits for is being synced
+    first = begin(engine, "t", NewRecord(b"1", key=b"k"))
+    await asyncio.sleep(0.05 * unit)  # and this is on its way behind that
+    synced.release()
+    time.sleep(0.05 * unit)  # noqa: ASYNC251 - the report must come in the same turn as the next record
+    second = begin(engine, "t", NewRecord(b"2", key=b"k"))
+    await asyncio.sleep(0)
+    for _ in range(9):
+        synced.release()
+    disk.fault = None
+    await refusing
+    assert await asyncio.gather(first, second) == [1, 2]
+    assert await put(engine, "t", NewRecord(b"3", key=b"k")) == 3
+    await engine.stop()
+    engine = await opened(files=disk)
+    assert payloads(await read_all(engine, "t")) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_who_is_held_back_is_refused_once_all_that_is_on_its_way_has_arrived(
+    opened: Opener, unit: float
+):
+    disk = SimDisk()
+    engine = await opened(files=disk)
+    await engine.declare("t", TopicOptions())
+    synced = threading.Semaphore(0)
+
+    def slow(operation: str, path: Path) -> OSError | None:
+        if operation == "sync":
+            synced.acquire(timeout=5)
+        return None
+
+    disk.fault = slow
+    refusing = asyncio.create_task(engine._refuse_held(StorageFull("moving: full")))
+    await asyncio.sleep(0.05 * unit)
+    under_way = begin(engine, "t", NewRecord(b"0"))
+    await asyncio.sleep(0.05 * unit)
+    engine._intake.pause()
+    held = begin(engine, "t", NewRecord(b"1"))
+    for _ in range(9):
+        synced.release()
+    await refusing
+    disk.fault = None
+    assert await under_way == 0
+    with pytest.raises(StorageFull, match="moving"):
+        await held
+    engine._intake.resume()
+    assert await put(engine, "t", b"2") == 1
+
+
+TINY = StorageOptions(
+    log_file=16 << 10,
+    log_total=1 << 20,
+    move_after=1 << 20,
+    segment=32 << 10,
+    queue=1 << 20,
+    upkeep_s=3600,
+)
+
+
+async def test_the_log_leaves_the_room_that_it_takes_to_move_what_it_holds(opened: Opener):
+    disk = SimDisk()
+    engine = await opened(files=disk, options=TINY)
+    await engine.declare("t", TopicOptions())
+    disk.room = 8 * TINY.log_file
+    disk.fault = lambda operation, path: (
+        OSError(errno.ENOSPC, "no space") if path.suffix == ".seg" else None
+    )
+    with pytest.raises(StorageFull, match="commit log"):
+        await put_many(engine, 200)
+    held = engine._commit_log.size
+    assert 3 * TINY.log_file <= held <= disk.free(Path())
+    # What is moved gives the log's files back, and producers get on.
+    disk.fault = None
+    await engine.move_all()
+    await put_many(engine, 10)
+
+
+async def test_a_log_without_room_is_moved_at_once(opened: Opener, unit: float):
+    disk = SimDisk()
+    engine = await opened(files=disk, options=TINY)
+    await engine.declare("t", TopicOptions())
+    disk.room = 512 << 10
+    stored = refused = 0
+    while stored < 300:
+        try:
+            await put(engine, "t", bytes(1000))
+            stored += 1
+        except StorageFull:
+            refused += 1
+            assert refused < 500
+            engine._heal_at = 0.0  # the clock stands still here
+            await asyncio.sleep(0.005 * unit)
+    assert refused
+    assert len(await read_all(engine, "t")) == stored
+
+
+async def test_changes_go_through_where_records_find_no_room(opened: Opener):
+    disk = SimDisk()
+    engine = await opened(files=disk)
+    await engine.declare("t", TopicOptions())
+    await engine.declare("kept", TopicOptions())
+    await put(engine, "kept", b"x")
+    disk.fault = no_room_for_files
+    with pytest.raises(StorageFull):
+        while True:
+            await put(engine, "t", bytes(900))
+    with pytest.raises(StorageFull):
+        while True:
+            await put(engine, "t", b"")  # to the last byte that records may have
+    await engine.declare("kept", TopicOptions(retain_bytes=1))
+    await engine.remove("t")
+    assert [info.name for info in engine.topics()] == ["kept"]
+    disk.fault = None
+    await engine.stop()
+    engine = await opened(files=disk)
+    assert [info.name for info in engine.topics()] == ["kept"]
+
+
+async def test_what_retention_lets_go_leaves_a_full_disk_before_anything_is_written(opened: Opener):
+    disk = SimDisk()
+    engine = await opened(files=disk)
+    await engine.declare("t", TopicOptions())
+    for _ in range(6):
+        await put(engine, "t", *[bytes(1000)] * 10)
+        await engine.move_all()
+    await put(engine, "t", b"not moved yet")
+    segments = {path for path in disk.names_now if path.suffix == ".seg"}
+    await engine.trim("t", 55)
+    disk.fault = no_room_for_files
+    with pytest.raises(OSError, match="no space"):
+        await engine.move_all()
+    left = {path for path in disk.names_now if path.suffix == ".seg"}
+    assert left < segments
+    disk.fault = None
+    await engine.move_all()
+    assert payloads(await read_all(engine, "t"))[-1] == b"not moved yet"
+
+
+async def test_a_round_that_fails_leaves_no_file_behind(opened: Opener):
+    disk = SimDisk()
+    engine = await opened(files=disk)
+    for name in ("t", "u"):
+        await engine.declare(name, TopicOptions())
+        await put(engine, name, b"x")
+    left = iter([None, None, None])
+    disk.fault = lambda operation, path: (
+        next(left, OSError(errno.ENOSPC, "no space"))
+        if operation == "write" and path.suffix == ".seg"
+        else None
+    )
+    with pytest.raises(OSError, match="no space"):
+        await engine.move_all()
+    assert not [path for path in disk.names_now if path.suffix == ".seg"]
+    disk.fault = None
+    await engine.move_all()
+    assert payloads(await read_all(engine, "u")) == [b"x"]
+
+
+async def test_a_failing_mover_does_not_run_without_pause(opened: Opener, unit: float):
+    disk = SimDisk()
+    engine = await opened(files=disk, options=TINY)
+    await engine.declare("t", TopicOptions())
+    await put_many(engine, 100)
+    rounds = 0
+
+    async def fail() -> None:
+        nonlocal rounds
+        rounds += 1
+        raise StorageError("nothing goes")
+
+    engine._moved_at = -TINY.move_after  # much has come since
+    engine.retain = fail  # type: ignore[method-assign]
+    engine._wanted.set()
+    await asyncio.sleep(0.1 * unit)
+    assert 1 <= rounds <= 2
+
+
+async def test_half_of_a_data_folder_is_no_new_one(opened: Opener, tmp_path: Path):
+    engine = await opened()
+    await engine.declare("t", TopicOptions())
+    await put(engine, "t", b"x")
+    await engine.move_all()
+    await engine.stop()
+    (tmp_path / "data" / "version").unlink()
+    for path in (tmp_path / "data" / "log").iterdir():
+        path.unlink()
+    with pytest.raises(StorageError, match="half of a data folder"):
+        await opened()

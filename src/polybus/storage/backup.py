@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ from typing import Final
 from polybus.core.engine import TopicInfo
 from polybus.errors import Conflict, PolybusError
 from polybus.storage.checkpoint import Checkpoint
-from polybus.storage.files import DiskFiles, FolderHold
+from polybus.storage.files import DiskFiles, FolderHold, storage_error
 from polybus.storage.frame import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
@@ -58,15 +59,16 @@ def back_up(
         PolybusError: no data folder there.
         Conflict: the target is not empty.
         CorruptRecord: what was copied cannot be recovered from.
+        StorageFull, StorageError: the target could not be written.
     """
     _check_source(folder)
-    _check_target(target)
-    (target / "checkpoint").mkdir()
-    with FolderHold(folder).shared():
-        (copy_checkpoint or _copier(folder))(target / "checkpoint")
-        size = _Copy(folder, target, progress).run()
-    shutil.copyfile(folder / VERSION_FILE, target / VERSION_FILE)
-    return Backup(size, contents(target))
+    with _filling(target):
+        (target / "checkpoint").mkdir()
+        with FolderHold(folder).shared():
+            (copy_checkpoint or _copier(folder))(target / "checkpoint")
+            size = _Copy(folder, target, progress).run()
+        shutil.copyfile(folder / VERSION_FILE, target / VERSION_FILE)
+        return Backup(size, contents(target))
 
 
 def restore(source: Path, folder: Path, progress: Progress | None = None) -> Backup:
@@ -76,28 +78,29 @@ def restore(source: Path, folder: Path, progress: Progress | None = None) -> Bac
         PolybusError: no backup there.
         Conflict: the folder is not empty.
         CorruptRecord: the backup is damaged.
+        StorageFull, StorageError: the folder could not be written.
     """
     _check_source(source)
-    _check_target(folder)
-    found = Verification(source, None).run()
-    if found.problems:
-        first = found.problems[0]
-        raise Conflict(
-            f"the backup has {len(found.problems)} problems; the first is in {first.where} at byte "
-            f"{first.position}: {first.reason}"
-        )
-    names = [
-        path for path in sorted(source.rglob("*")) if path.is_file() and path.name != "lock.mdb"
-    ]
-    total = sum(path.stat().st_size for path in names)
-    done = 0
-    for path in names:
-        goal = folder / path.relative_to(source)
-        goal.parent.mkdir(parents=True, exist_ok=True)
-        done += _copy_file(path, goal, path.stat().st_size)
-        if progress is not None:
-            progress(done, total)
-    return Backup(done, contents(folder))
+    with _filling(folder):
+        found = Verification(source, None).run()
+        if found.problems:
+            first = found.problems[0]
+            raise Conflict(
+                f"the backup has {len(found.problems)} problems; the first is in {first.where} at byte "
+                f"{first.position}: {first.reason}"
+            )
+        names = [
+            path for path in sorted(source.rglob("*")) if path.is_file() and path.name != "lock.mdb"
+        ]
+        total = sum(path.stat().st_size for path in names)
+        done = 0
+        for path in names:
+            goal = folder / path.relative_to(source)
+            goal.parent.mkdir(parents=True, exist_ok=True)
+            done += _copy_file(path, goal, path.stat().st_size)
+            if progress is not None:
+                progress(done, total)
+        return Backup(done, contents(folder))
 
 
 def contents(folder: Path) -> list[TopicInfo]:
@@ -128,10 +131,24 @@ def _check_source(folder: Path) -> None:
         raise PolybusError(f"{folder} is no data folder: it has no version file")
 
 
-def _check_target(target: Path) -> None:
-    if target.exists() and any(target.iterdir()):
-        raise Conflict(f"{target} is not empty")
-    target.mkdir(parents=True, exist_ok=True)
+@contextmanager
+def _filling(target: Path) -> Iterator[None]:
+    """Fill a folder that is new or empty; what fails leaves it empty, as half a copy could be taken for a whole one."""
+    try:
+        if target.exists() and any(target.iterdir()):
+            raise Conflict(f"{target} is not empty")
+        target.mkdir(parents=True, exist_ok=True)
+        try:
+            yield
+        except BaseException:
+            for path in target.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+            raise
+    except OSError as exc:
+        raise storage_error(exc, f"copying to {target}") from exc
 
 
 class _Copy:

@@ -126,10 +126,18 @@ class Batches:
         for batch in held:
             self._hand_over(batch)
 
-    def refuse_held(self, error: StorageError) -> None:
-        """Fail what is held back; nothing else may be on its way with records."""
+    def refuse_held(self, error: StorageError) -> bool:
+        """Fail what is held back, if anything is; False while records are on their way, which has to end first.
+
+        They will be reported done: taken back with the others, their offsets would be given out a second time.
+        """
+        if not self._paused:
+            return True
+        if any(batch.ends for batch in self._outstanding.values()):
+            return False
         if self._held or self._open.used or self._open_os.used:
             self._take_back(error)
+        return True
 
     def _for_changes(self) -> Batch:
         return self._aside if self._paused else self._open

@@ -219,9 +219,23 @@ class Checkpoint:
             self._env.close()
             self._env = None
 
+    @property
+    def used(self) -> bool:
+        """Whether it holds more than a new one does."""
+        with self._env.begin() as txn:
+            return bool(txn.stat()["entries"] > 1)
+
     def copy(self, target: Path) -> None:
-        """Write a consistent copy while others may write."""
-        self._env.copy(str(target), compact=True)
+        """Write a consistent copy while others may write.
+
+        Raises:
+            StorageFull, StorageError: what is there is no copy.
+        """
+        try:
+            self._env.copy(str(target), compact=True)
+        except lmdb.Error as exc:
+            kind = StorageFull if isinstance(exc, lmdb.DiskError) else StorageError
+            raise kind(f"copying the checkpoint: {exc}") from exc
 
     def save(self, changes: Changes) -> None:
         """Write all changes in one synced transaction.

@@ -10,13 +10,14 @@ few microseconds between two syncs: a busy event loop must not slow the disk dow
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from polybus.errors import StorageError
 from polybus.storage.files import Files, OpenFile, storage_error
@@ -29,6 +30,7 @@ from polybus.storage.frame import (
     padded,
 )
 
+RESERVE: Final = 128 << 10  # bytes of a file for changes only: of topics, options, groups
 ZEROS: Final = memoryview(bytes(1 << 20))
 VOID: Final = bytes(FRAME_HEADER_BYTES)
 _PAD: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
@@ -43,6 +45,10 @@ class Prepared(Protocol):
     size: int  # of the body
     crc: int
     sync: bool
+
+    @property
+    def ends(self) -> Mapping[Any, int]:
+        """Of topics that it has records of."""
 
 
 Report = Callable[[list[Prepared], StorageError | None], None]
@@ -89,6 +95,7 @@ class CommitLog:
         self._files = files
         self._file_bytes = file_bytes
         self._max_spares = max_spares
+        self._reserve = min(RESERVE, file_bytes // 64)
         self._report = report
         self._mutex = threading.Lock()
         self._wake = threading.Lock()  # held while there is nothing to do
@@ -157,6 +164,18 @@ class CommitLog:
             else:
                 self._files.unlink(file.path)
 
+    def drop_spares(self) -> None:
+        """Give the disk back what is kept for reuse; called from a thread that may wait."""
+        while (spare := self._take_spare()) is not None:
+            self._files.unlink(spare)
+
+    def _take_spare(self) -> Path | None:
+        # Two threads may be here: whether there is one is known when it has been taken.
+        try:
+            return self._spares.pop()
+        except IndexError:
+            return None
+
     @property
     def low(self) -> bool:
         """Whether the file in use is half full and there is none to follow it."""
@@ -173,6 +192,7 @@ class CommitLog:
         taken = self._files.names(self._folder)
         number = next(n for n in count(1) if f"spare-{n}.log" not in taken)
         path = self._folder / f"spare-{number}.log"
+        self._check_room(self._file_bytes, made=True)
         file = self._files.open(path, create=True)
         try:
             file.allocate(self._file_bytes)
@@ -224,17 +244,18 @@ class CommitLog:
                 return
 
     def _write(self, batches: list[Prepared]) -> list[Prepared]:
-        room = self._size - self._position
+        room = self._room(batches[0])
         if self._file is None or FRAME_HEADER_BYTES + padded(batches[0].size) > room:
-            self._rotate(FRAME_HEADER_BYTES + padded(batches[0].size))
-            room = self._size - self._position
+            needed = FRAME_HEADER_BYTES + padded(batches[0].size) + self._reserve
+            self._rotate(needed, records=bool(batches[0].ends))
+            room = self._room(batches[0])
         assert self._file is not None
         parts: list[bytes] = []
         used = taken = 0
         last, wants_sync = self._last, False
         for batch in batches:
             size = batch.size
-            if used + FRAME_HEADER_BYTES + padded(size) > room and taken:
+            if used + FRAME_HEADER_BYTES + padded(size) > min(room, self._room(batch)) and taken:
                 break
             head = encode_frame_header(
                 self._salt, batch.sequence, last, self._synced, size, batch.crc
@@ -259,16 +280,22 @@ class CommitLog:
         self._report(written, None)
         return rest
 
-    def _rotate(self, needed: int) -> None:
+    def _room(self, batch: Prepared) -> int:
+        """Records leave some for changes, without which a full disk could not be made free."""
+        return self._size - self._position - (self._reserve if batch.ends else 0)
+
+    def _rotate(self, needed: int, *, records: bool) -> None:
         """Begin a new file, a trimmed one if there is any; when that fails, the old one stays in use.
 
         A frame that does not fit the usual size gets a file of its own size.
         """
+        size = max(self._file_bytes, FILE_HEADER_BYTES + needed)
+        if records:
+            self._check_room(size, made=not self._spares or size != self._file_bytes)
         if self._file is not None and self._unsynced:
             self._file.sync()
             self._synced = self._last
             self._unsynced = False
-        size = max(self._file_bytes, FILE_HEADER_BYTES + needed)
         opened, salt = self._new_file(self._number, size)
         if self._file is not None:
             self._file.close()
@@ -278,9 +305,18 @@ class CommitLog:
         self._size = size
         self._number += 1
 
+    def _check_room(self, size: int, *, made: bool) -> None:
+        """Leave as much of the disk free as it takes to bring all that the log will hold into segments.
+
+        A log that has taken the last of the disk could not be moved any more, and so never be trimmed. Changes do not
+        ask: what they free may be what is missing.
+        """
+        if self._files.free(self._folder) < self.size + size * (2 if made else 1):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def _new_file(self, number: int, size: int) -> tuple[OpenFile, bytes]:
         path = self._folder / log_name(number)
-        spare = self._spares.pop() if self._spares and size == self._file_bytes else None
+        spare = self._take_spare() if size == self._file_bytes else None
         if spare is not None:
             self._files.rename(spare, path)
         opened = self._files.open(path, create=spare is None)

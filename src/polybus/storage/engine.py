@@ -13,6 +13,7 @@ import sys
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -26,7 +27,7 @@ from polybus.core.engine import (
     TopicInfo,
     TopicOptions,
 )
-from polybus.errors import Conflict, Draining, NoSuchGroup, StorageError
+from polybus.errors import Conflict, Draining, NoSuchGroup, StorageError, StorageFull
 from polybus.model.clock import Clock
 from polybus.model.message import Call, Publication
 from polybus.model.name import check_name
@@ -51,6 +52,8 @@ _T = TypeVar("_T")
 MiB: Final = 1 << 20
 # The mover's thread computes, and with Python's 5 ms each wake-up of the event loop could wait that long for it.
 SWITCH_S: Final = 0.0005
+AGAIN_S: Final = 5.0  # after a round of the mover has failed, or a log file could not be made
+HEAL_S: Final = 1.0  # between rounds that are to make room on a full disk
 FAR_BEHIND: Final = 2  # times the log's size at which producers wait for the mover
 
 
@@ -106,6 +109,9 @@ class EmbeddedEngine:
         self._saved_at = -1  # and when the last one that went well did
         self._running = False
         self._preparing: asyncio.Task[None] | None = None
+        self._prepare_at = 0.0  # not before
+        self._heal_at = 0.0  # likewise
+        self._full = False  # the log found no room on the disk
         self._at_work = 0  # threads with something of this file to do
 
     # -- life -------------------------------------------------------------------------------------------------
@@ -185,6 +191,9 @@ class EmbeddedEngine:
             files.make_folder(folder / name)
         (folder / "checkpoint").mkdir(exist_ok=True)
         self._checkpoint.open()
+        if self._checkpoint.used:
+            # A copy that did not come to its end would begin as a node that has lost its records.
+            raise StorageError(f"{folder} holds topics but no version: it is half of a data folder")
         self._checkpoint.save(Changes(Meta()))
         files.sync_folder(folder / "checkpoint")
         write_version(files, folder)
@@ -244,7 +253,13 @@ class EmbeddedEngine:
     def _reported(self, batches: list[Prepared], error: StorageError | None) -> None:
         self._intake.reported(batches, error)  # type: ignore[arg-type]
         if self._commit_log.low and self._preparing is None and self._running:
-            self._preparing = self._loop.create_task(self._prepare())
+            if self._clock.monotonic() >= self._prepare_at:
+                self._preparing = self._loop.create_task(self._prepare())
+        if isinstance(error, StorageFull) and self._clock.monotonic() >= self._heal_at:
+            # What lies in segments can be let go by retention, and what is moved gives the log's files back.
+            self._heal_at = self._clock.monotonic() + HEAL_S
+            self._full = True
+            self._wanted.set()
         if self._intake.taken_bytes - self._moved_at >= self._options.move_after:
             self._wanted.set()
             if self._commit_log.size > self._options.log_total * FAR_BEHIND:
@@ -254,27 +269,40 @@ class EmbeddedEngine:
         while self._running:
             await self._wanted.wait()
             self._wanted.clear()
+            # Also of a round that fails: the next one waits for as much again, and not for the report of this one.
+            self._moved_at = taken = self._intake.taken_bytes
             try:
                 if self._intake.refusal is None:
-                    await self.retain()
-                self._moved_at = taken = self._intake.taken_bytes
+                    # On a full disk the round may make the room that saying what is let go takes.
+                    with suppress(StorageFull):
+                        await self.retain()
                 if taken != self._saved_at:
                     # An idle node leaves the disk alone.
-                    everything = self._commit_log.size > self._options.log_total
+                    everything = self._full or self._commit_log.size > self._options.log_total
                     await self._mover.round(everything=everything)
                     self._saved_at = taken
+                    self._full = False
                 self._intake.resume()
             except Draining:
                 return  # the stop came in between; it runs the last round itself
             except (StorageError, OSError) as exc:
                 log.warning("moving into segments failed, will be tried again: %s", exc)
                 await self._refuse_held(exc)
+                # Producers may be waiting for it, and nothing else would tell them when there is room again.
+                self._loop.call_later(AGAIN_S, self._wanted.set)
 
     async def _refuse_held(self, exc: StorageError | OSError) -> None:
         """Producers that wait for the mover learn that it cannot get on."""
         error = exc if isinstance(exc, StorageError) else storage_error(exc, "moving into segments")
+        if isinstance(error, StorageFull):
+            await self._in_pool(self._commit_log.drop_spares)
+        refused: list[bool] = []
         try:
-            await self._intake.barrier(lambda _: self._intake.refuse_held(error))
+            # While records are held back none are handed over, so what was on its way is through before long.
+            while not any(refused):
+                await self._intake.barrier(
+                    lambda _: refused.append(self._intake.refuse_held(error))
+                )
         except StorageError:
             log.warning("the commit log cannot be written either")
 
@@ -298,6 +326,7 @@ class EmbeddedEngine:
         except StorageError as exc:
             # The commit log makes its own file when it needs one, and reports if it cannot.
             log.info("no commit log file was prepared: %s", exc)
+            self._prepare_at = self._clock.monotonic() + AGAIN_S
         self._preparing = None
 
     def _look_after(self) -> None:

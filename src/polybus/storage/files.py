@@ -79,6 +79,9 @@ class Files(Protocol):
     def sync_all(self, folder: Path, files: Sequence[OpenFile], folders: Iterable[Path]) -> None:
         """Sync many files and the folders they were created in; they all lie under `folder`."""
 
+    def free(self, path: Path) -> int:
+        """Bytes that may still be written where this folder is; a very large number where that cannot be told."""
+
     def give_back(self, path: Path, position: int, size: int) -> None:
         """Keep these synced bytes in memory no longer, if the system can; a file that is gone is fine."""
 
@@ -193,6 +196,11 @@ class DiskFiles:
             file.sync()
         for each in folders:
             self.sync_folder(each)
+
+    def free(self, path: Path) -> int:
+        found = os.statvfs(path)
+        # Some file systems do not say.
+        return found.f_bavail * found.f_frsize if found.f_blocks else sys.maxsize
 
     def give_back(self, path: Path, position: int, size: int) -> None:
         if sys.platform != "linux":

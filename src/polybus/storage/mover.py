@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -75,6 +76,7 @@ class Job:
     bytes: int
     staged: list[Path] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)
+    made: list[Path] = field(default_factory=list)
 
 
 def write_jobs(files: Files, folder: Path, jobs: Sequence[Job], recent: Recent) -> None:
@@ -87,12 +89,25 @@ def write_jobs(files: Files, folder: Path, jobs: Sequence[Job], recent: Recent) 
             if len(opened) >= OPEN_AT_ONCE:
                 _sync(files, folder, opened, folders)
         _sync(files, folder, opened, folders)
+    except Exception:
+        _give_up(files, jobs)
+        raise
     finally:
         for file in opened:
             file.close()
     for job in jobs:
         for written in job.written:
             recent.add(written.segment.path, written.position, written.header.length)
+
+
+def _give_up(files: Files, jobs: Sequence[Job]) -> None:
+    """Take back the files that a failed round made: nothing refers to them, and a full disk has no room for them.
+
+    What it wrote at the end of a file that was there is written over by the next round.
+    """
+    for path in [path for job in jobs for path in job.made]:
+        with suppress(OSError):
+            files.unlink(path)
 
 
 def _sync(files: Files, folder: Path, opened: list[OpenFile], folders: list[Path]) -> None:
@@ -118,6 +133,7 @@ def _write_job(files: Files, job: Job, opened: list[OpenFile], folders: list[Pat
                 files.make_folder(folder)
                 folders.append(folder.parent)
             segment = Segment(folder / segment_name(base, 0), base, 0, base)
+            job.made.append(segment.path)
             file = files.open(segment.path, create=True)
             opened.append(file)
             folders.append(folder)
@@ -179,6 +195,10 @@ class Mover:
             StorageError, OSError: nothing is lost; the next round tries again.
         """
         async with self._lock:
+            # What the options let go needs no room: it goes first, so that a full disk can heal.
+            self._drop_trimmed()
+            if self._unlink or self._state.gone:
+                await self._save()
             # What is on its way now, or comes later, stays in the log however far the jobs get.
             outstanding = self._intake.oldest_outstanding
             jobs: list[Job] = []
