@@ -252,12 +252,13 @@ class EmbeddedEngine:
 
     def _reported(self, batches: list[Prepared], error: StorageError | None) -> None:
         self._intake.reported(batches, error)  # type: ignore[arg-type]
-        if self._commit_log.low and self._preparing is None and self._running:
-            if self._clock.monotonic() >= self._prepare_at:
-                self._preparing = self._loop.create_task(self._prepare())
-        if isinstance(error, StorageFull) and self._clock.monotonic() >= self._heal_at:
+        now = self._clock.monotonic()
+        idle = self._preparing is None and self._running
+        if idle and self._commit_log.low and now >= self._prepare_at:
+            self._preparing = self._loop.create_task(self._prepare())
+        if isinstance(error, StorageFull) and now >= self._heal_at:
             # What lies in segments can be let go by retention, and what is moved gives the log's files back.
-            self._heal_at = self._clock.monotonic() + HEAL_S
+            self._heal_at = now + HEAL_S
             self._full = True
             self._wanted.set()
         if self._intake.taken_bytes - self._moved_at >= self._options.move_after:
