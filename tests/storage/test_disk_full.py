@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,15 @@ def no_room_for_files(operation: str, path: Path) -> OSError | None:
     return None
 
 
+async def put_again(engine: EmbeddedEngine, topic: str, record: NewRecord) -> int:
+    """Append once there is room again: what comes while a failing write is under way fails with it."""
+    while True:
+        try:
+            return await put(engine, topic, record)
+        except StorageFull:
+            await asyncio.sleep(0)
+
+
 async def test_a_full_disk_refuses_producers_and_heals(opened: Opener):
     disk = SimDisk()
     engine = await opened(files=disk)
@@ -46,7 +57,7 @@ async def test_a_full_disk_refuses_producers_and_heals(opened: Opener):
         await engine.commit([Append("t", [NewRecord(b"x")])])
     assert payloads(await read_all(engine, "t")) == [b"before"]
     disk.fault = None
-    assert await put(engine, "t", NewRecord(b"1", id="1")) == 1
+    assert await put_again(engine, "t", NewRecord(b"1", id="1")) == 1
     assert payloads(await read_all(engine, "t")) == [b"before", b"1"]
     await engine.stop()
     engine = await opened(files=disk)
@@ -66,7 +77,7 @@ async def test_what_came_behind_a_failed_write_fails_too_and_offsets_stay_dense(
     results = await asyncio.gather(*futures, return_exceptions=True)
     assert all(isinstance(result, StorageFull) for result in results)
     disk.fault = None
-    assert [await put(engine, name, b"x") for name in ("t", "u", "t")] == [0, 0, 1]
+    assert [await put_again(engine, name, NewRecord(b"x")) for name in "tut"] == [0, 0, 1]
 
 
 async def test_acknowledgements_go_on_while_the_disk_is_full(opened: Opener, unit: float):
@@ -90,7 +101,7 @@ async def test_acknowledgements_go_on_while_the_disk_is_full(opened: Opener, uni
         await asyncio.sleep(0.01 * unit)
     assert engine.groups("t") == [GroupState("g", {}, 4, {5, 7}, {6: 2})]
     disk.fault = None
-    assert await put(engine, "t", b"again") == engine.topic("t").end - 1
+    assert await put_again(engine, "t", NewRecord(b"again")) == engine.topic("t").end - 1
 
 
 async def test_a_mover_that_cannot_write_loses_nothing(opened: Opener):
@@ -231,9 +242,8 @@ async def test_a_failing_mover_takes_back_nothing_that_is_on_its_way(opened: Ope
     time.sleep(0.05 * unit)  # noqa: ASYNC251 - the report must come in the same turn as the next record
     second = begin(engine, "t", NewRecord(b"2", key=b"k"))
     await asyncio.sleep(0)
-    for _ in range(9):
-        synced.release()
     disk.fault = None
+    synced.release(99)
     await refusing
     assert list(await asyncio.gather(first, second)) == [1, 2]
     assert await put(engine, "t", NewRecord(b"3", key=b"k")) == 3
@@ -262,15 +272,31 @@ async def test_who_is_held_back_is_refused_once_all_that_is_on_its_way_has_arriv
     await asyncio.sleep(0.05 * unit)
     engine._intake.pause()
     held = begin(engine, "t", NewRecord(b"1"))
-    for _ in range(9):
-        synced.release()
-    await refusing
     disk.fault = None
+    synced.release(99)
+    await refusing
     assert await under_way == 0
     with pytest.raises(StorageFull, match="moving"):
         await held
     engine._intake.resume()
     assert await put(engine, "t", b"2") == 1
+
+
+async def test_the_mover_gets_on_when_producers_are_held_back_at_the_moment_it_waits(
+    opened: Opener,
+):
+    engine = await opened()
+    await engine.declare("t", TopicOptions())
+    under_way = begin(engine, "t", NewRecord(b"0"))
+    waiting = asyncio.create_task(engine._intake.barrier(lambda sequence: None))
+    await asyncio.sleep(0)
+    engine._intake.pause()
+    held = begin(engine, "t", NewRecord(b"1"))
+    await asyncio.wait_for(waiting, 5)
+    assert await under_way == 0
+    assert not held.done()
+    engine._intake.resume()
+    assert await held == 1
 
 
 TINY = StorageOptions(
@@ -409,3 +435,56 @@ async def test_half_of_a_data_folder_is_no_new_one(opened: Opener, tmp_path: Pat
         path.unlink()
     with pytest.raises(StorageError, match="half of a data folder"):
         await opened()
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_is_refused_in_between_what_was_acknowledged_is_there_and_nothing_else(
+    opened: Opener, seed: int, unit: float
+):
+    rng = random.Random(seed)
+    disk = SimDisk(seed)
+    sizes = replace(TINY, log_total=64 << 10, move_after=16 << 10, segment=8 << 10)
+    engine = await opened(files=disk, options=sizes)
+    acked: dict[str, dict[int, bytes]] = {"t": {}, "u": {}}
+    full = False
+
+    def fault(operation: str, path: Path) -> OSError | None:
+        grows = operation in ("allocate", "create", "write") and path.suffix == ".seg"
+        if full and (grows or operation == "allocate" or rng.random() < 0.1):
+            return OSError(errno.ENOSPC, "no space left")
+        return None
+
+    async def produce(name: str, number: int) -> None:
+        for n in range(150):
+            payload = b"%d-%d:" % (number, n) + bytes(rng.randrange(1500))
+            key = b"k" * (number % 2)  # those without are gathered in another way
+            try:
+                offset = await begin(engine, name, NewRecord(payload, key=key))
+            except StorageError:
+                continue
+            assert offset not in acked[name]
+            acked[name][offset] = payload
+
+    async def check() -> None:
+        for name, expected in acked.items():
+            found = {record.offset: record.payload for record in await read_all(engine, name)}
+            assert found == expected
+
+    for name in acked:
+        await engine.declare(name, TopicOptions())
+    disk.fault = fault
+    producers = [asyncio.create_task(produce(name, n)) for name in acked for n in range(4)]
+    while any(not task.done() for task in producers):
+        full = not full
+        engine._heal_at = 0.0  # the clock stands still here
+        engine._wanted.set()
+        await asyncio.sleep(0.002 * unit)
+    await asyncio.gather(*producers)
+    full = False
+    await check()
+    assert sum(map(len, acked.values())) > 100
+    await engine.move_all()
+    await check()
+    await engine.stop()
+    engine = await opened(files=disk, options=sizes)
+    await check()

@@ -117,7 +117,10 @@ class Batches:
 
     def pause(self) -> None:
         """Hold records back until `resume`: the mover is too far behind. Changes still go through."""
-        self._paused = True
+        if not self._paused:
+            # Changes that were taken before, with records, must not be held: the mover itself may wait for one.
+            self.flush()
+            self._paused = True
 
     def resume(self) -> None:
         """Hand over what was held back."""

@@ -289,14 +289,20 @@ class EmbeddedEngine:
             except (StorageError, OSError) as exc:
                 log.warning("moving into segments failed, will be tried again: %s", exc)
                 await self._refuse_held(exc)
-                # Producers may be waiting for it, and nothing else would tell them when there is room again.
-                self._loop.call_later(AGAIN_S, self._wanted.set)
+            except Exception:
+                # A mistake of ours; but producers must not wait for a mover that is no more.
+                log.exception("moving into segments failed, will be tried again")
+            else:
+                continue
+            # Producers may be waiting for it, and nothing else would tell them when there is room again.
+            self._loop.call_later(AGAIN_S, self._wanted.set)
 
     async def _refuse_held(self, exc: StorageError | OSError) -> None:
         """Producers that wait for the mover learn that it cannot get on."""
         error = exc if isinstance(exc, StorageError) else storage_error(exc, "moving into segments")
         if isinstance(error, StorageFull):
-            await self._in_pool(self._commit_log.drop_spares)
+            with suppress(StorageError):
+                await self._in_pool(self._commit_log.drop_spares)
         refused: list[bool] = []
         try:
             # While records are held back none are handed over, so what was on its way is through before long.
