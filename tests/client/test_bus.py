@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +33,8 @@ from polybus.errors import (
     ServiceFailed,
     SlowConsumer,
 )
-from tests.client.conftest import Bench
+from polybus.model.record import NewRecord
+from tests.client.conftest import Bench, start_node
 
 
 async def until(condition) -> None:
@@ -342,6 +346,112 @@ async def test_a_push_is_not_answered(memory: Bench):
         assert memory.node.router.calls.pending == 0
 
 
+# -- wrong arguments --
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"key": "text"}, "key must be bytes, not str"),
+        ({"tag": b"eu"}, "tag must be str, not bytes"),
+        ({"id": 7}, "id must be str, not int"),
+        ({"headers": {"n": 5}}, "header 'n' must be str, not int"),
+        ({"headers": {5: "n"}}, "name of a header must be str, not int"),
+        ({"headers": []}, "headers must be a mapping of str to str, not list"),
+        ({"headers": {"n": "\ud800"}}, "cannot be sent"),
+    ],
+)
+async def test_a_wrong_argument_of_a_record_is_an_error_of_its_producer_alone(
+    memory: Bench, wrong: dict[str, object], named: str
+):
+    async with memory.connect() as bus, memory.connect() as service:
+        await service.serve("slow", lambda body: asyncio.sleep(0.01, b"done"))
+        await bus.declare_topic("t")
+        outcomes = await asyncio.gather(
+            bus.call("slow"),
+            bus.produce("t", b"one"),
+            bus.produce("t", b"bad", **wrong),  # type: ignore[arg-type]
+            bus.produce_many("t", [b"x", NewRecord(b"bad", **wrong)]),  # type: ignore[arg-type]
+            bus.produce("t", b"two"),
+            return_exceptions=True,
+        )
+        for outcome in outcomes[2:4]:
+            assert isinstance(outcome, LocalProtocolError)
+            assert named in outcome.text
+        assert [outcomes[0], outcomes[1], outcomes[4]] == [b"done", 0, 1]
+
+
+async def test_a_record_made_by_hand_may_hold_any_bytes_but_no_text(memory: Bench):
+    async with memory.connect() as bus:
+        await bus.declare_topic("t")
+        await bus.produce_many("t", [NewRecord(bytearray(b"x")), NewRecord(memoryview(b"y"))])  # type: ignore[arg-type]
+        with pytest.raises(LocalProtocolError, match="payload must be bytes, not str"):
+            await bus.produce_many("t", [NewRecord("text")])  # type: ignore[arg-type]
+        with pytest.raises(LocalProtocolError, match="time_ms must be int, not str"):
+            await bus.produce_many("t", [NewRecord(b"", time_ms="now")])  # type: ignore[arg-type]
+        assert [record.payload for record in await bus.fetch("t")] == [b"x", b"y"]
+
+
+async def test_a_batch_without_records_is_refused_with_the_reason(memory: Bench):
+    async with memory.connect() as bus:
+        await bus.declare_topic("t")
+        with pytest.raises(LocalProtocolError, match="at least one record"):
+            await bus.produce_many("t", [])
+
+
+def verbs_with_headers(bus: Bus, headers: dict[str, str]):
+    parts = bus.call_streaming("a", headers=headers)
+    yield bus.call("a", headers=headers)
+    yield anext(parts)
+    yield bus.push("a", headers=headers)
+    yield bus.publish("a", headers=headers)
+    yield bus.publish_nowait("a", headers=headers)
+
+
+@pytest.mark.parametrize("value", [5, None, b"x", "\ud800"])
+async def test_a_header_that_is_no_text_is_refused_before_anything_is_sent(memory: Bench, value):
+    async with memory.connect() as bus, memory.connect() as service:
+        await service.serve("slow", lambda body: asyncio.sleep(0.01, b"done"))
+        innocent = asyncio.create_task(bus.call("slow"))
+        for verb in verbs_with_headers(bus, {"n": value}):
+            with pytest.raises(LocalProtocolError, match="header"):
+                await verb
+        assert await innocent == b"done"
+
+
+@pytest.mark.parametrize("length", [4097, 70_000])
+async def test_a_name_that_is_too_long_is_refused_before_anything_is_sent(
+    memory: Bench, length: int
+):
+    name = "x" * length
+    async with memory.connect() as bus, memory.connect() as service:
+        await service.serve("slow", lambda body: asyncio.sleep(0.01, b"done"))
+        innocent = asyncio.create_task(bus.call("slow"))
+        for verb in (
+            bus.call(name),
+            anext(bus.call_streaming(name)),
+            bus.push(name),
+            bus.publish(name),
+            bus.publish_nowait(name),
+            bus.produce(name, b""),
+            bus.produce_many(name, [b""]),
+            bus.fetch(name),
+            bus.serve(name, lambda body: body),
+            bus.subscribe(name),
+        ):
+            with pytest.raises(InvalidName, match="longer than 4096 bytes"):
+                await verb
+        assert await innocent == b"done"
+
+
+async def test_a_name_that_is_no_text_is_refused_before_anything_is_sent(memory: Bench):
+    async with memory.connect() as bus:
+        with pytest.raises(InvalidName, match="no Unicode text"):
+            await bus.call("a\ud800")
+        with pytest.raises(LocalProtocolError, match="must be str, not int"):
+            await bus.produce(5, b"")  # type: ignore[arg-type]
+
+
 # -- publications --
 
 
@@ -381,6 +491,57 @@ async def test_what_was_received_can_be_read_after_the_end(memory: Bench):
         async with bus.subscribe("a") as subscription:
             await bus.publish("a", b"x")
         assert [message.payload async for message in subscription] == [b"x"]
+
+
+@pytest.mark.parametrize("end", ["close", "drain"])
+async def test_a_subscription_ends_with_its_bus_and_what_it_received_can_be_read(
+    memory: Bench, end: str
+):
+    bus = await memory.connect()
+    waiting, unread = bus.subscribe("a/**"), await bus.subscribe("b")
+
+    async def read() -> list[bytes]:
+        async with waiting:
+            return [message.payload async for message in waiting]
+
+    reading = asyncio.create_task(read())
+    await until(lambda: memory.node.router.recipients("native", "a/b", "a/b"))
+    await bus.publish("a/b", b"x")
+    await bus.publish("b", b"y")
+    await getattr(bus, end)()
+    assert await reading == [b"x"]
+    assert [message.payload async for message in unread] == [b"y"]
+
+
+async def test_a_subscription_that_had_not_begun_can_begin_when_its_bus_is_open_again(
+    memory: Bench,
+):
+    bus = memory.connect()
+    subscription = bus.subscribe("a")
+    async with bus:
+        pass
+    with pytest.raises(ConnectionLost, match="not open"):
+        await subscription
+    async with bus, subscription:
+        await bus.publish("a", b"x")
+        assert (await anext(subscription)).payload == b"x"
+
+
+async def test_leaving_a_subscription_after_its_bus_replaces_no_other_error(memory: Bench):
+    begun = asyncio.Event()
+
+    async def watch(bus: Bus) -> None:
+        async with bus.subscribe("a"):
+            begun.set()
+            await asyncio.Event().wait()
+
+    async with memory.connect() as bus:
+        watching = asyncio.create_task(watch(bus))
+        await begun.wait()
+        watching.cancel()
+        await bus.close()
+    with pytest.raises(asyncio.CancelledError):
+        await watching
 
 
 def test_what_is_not_read_is_bounded_and_counted(monkeypatch):
@@ -513,3 +674,85 @@ async def test_a_memory_url_does_not_leave_the_event_loop_of_its_node(memory: Be
     bus = polybus.connect_sync(memory.url)
     with pytest.raises(LocalProtocolError, match="another event loop"):
         await asyncio.to_thread(bus.open)
+
+
+async def test_threads_that_read_or_wait_hear_of_the_end_of_a_sync_bus(tmp_path: Path):
+    bench = await start_node("unix", tmp_path)
+    ended: dict[str, Any] = {}
+    reading = threading.Barrier(5)
+
+    def run(what: str, work) -> threading.Thread:
+        def noted() -> None:
+            try:
+                ended[what] = work()
+            except Exception as exc:
+                ended[what] = exc
+
+        thread = threading.Thread(target=noted, name=what, daemon=True)
+        thread.start()
+        return thread
+
+    def subscriber() -> list[bytes]:
+        with bus.subscribe("a/**") as subscription:
+            reading.wait()
+            return [message.payload for message in subscription]
+
+    def consumer() -> None:
+        with bus.consume("t", "g") as records:
+            reading.wait()
+            for _ in records:
+                pass
+
+    def caller() -> bytes:
+        reading.wait()
+        return bus.call("slow")
+
+    def waiter() -> None:
+        reading.wait()
+        bus.wait()
+
+    def use() -> None:
+        with bus:
+            bus.declare_topic("t")
+            bus.serve("slow", lambda body: idle.wait())
+            unread, seen = bus.subscribe("b").start(), bus.subscribe("a/b").start()
+            works = {"subscribe": subscriber, "consume": consumer, "call": caller, "wait": waiter}
+            threads = [run(what, work) for what, work in works.items()]
+            reading.wait()
+            bus.publish("b", b"y")
+            bus.publish("a/b", b"x")
+            assert next(seen).payload == b"x"  # and so have the others of this bus
+        idle.set()
+        for thread in threads:
+            thread.join(5)
+            assert not thread.is_alive(), thread.name
+        assert [message.payload for message in unread] == [b"y"]
+        unread.close()
+
+    idle = threading.Event()
+    bus = polybus.connect_sync(bench.url)
+    await asyncio.to_thread(use)
+    assert ended["subscribe"] == [b"x"]
+    assert ended["wait"] is None or isinstance(ended["wait"], ConnectionLost)  # that came too late
+    for what in ("consume", "call"):
+        assert isinstance(ended[what], ConnectionLost), ended
+    await bench.node.stop()
+
+
+async def test_a_thread_that_holds_a_record_may_settle_it_after_the_end_of_its_bus(tmp_path: Path):
+    bench = await start_node("unix", tmp_path)
+
+    def use() -> None:
+        with polybus.connect_sync(bench.url) as bus:
+            bus.produce("t", b"x", create=True)
+            records = bus.consume("t", "g").start()
+            record = next(records)
+        record.ack()
+        records.close()
+        with pytest.raises(ConnectionLost):
+            next(records)
+        with pytest.raises(ConnectionLost):
+            bus.publish("a")
+
+    await asyncio.to_thread(use)
+    await bench.node.stop()

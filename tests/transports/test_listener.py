@@ -339,6 +339,35 @@ async def test_nobody_listening_is_one_clear_error():
         await dial(parse_address("tcp://127.0.0.1:1"), Connections(SystemClock()), Collect)
 
 
+async def test_a_peer_that_hangs_up_within_the_handshake_is_not_called_slow():
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    address = parse_address(f"tls://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    with pytest.raises(PeerUnavailable, match=r"closed the connection; does it speak TLS\?"):
+        await dial(address, Connections(SystemClock()), Collect)
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_peer_that_says_nothing_within_the_handshake_has_timed_out():
+    gone = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await gone.wait()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    address = parse_address(f"tls://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    with pytest.raises(PeerUnavailable, match=r": timed out$"):
+        await dial(address, Connections(SystemClock()), Collect, timeout=0.05)
+    gone.set()
+    server.close()
+    await server.wait_closed()
+
+
 @pytest.mark.parametrize("url", ["tcp://a..b:1", "tls://" + "a" * 300 + ":1", "unix:///a\0b"])
 async def test_a_name_that_no_host_and_no_file_can_have_is_one_clear_error(url):
     address = parse_address(url)

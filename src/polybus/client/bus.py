@@ -17,7 +17,9 @@ from collections.abc import (
 )
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
+from weakref import WeakSet
 
+from polybus.client.arguments import check_headers
 from polybus.client.handlers import wrap
 from polybus.client.link import Link
 from polybus.client.message import decode_payload, encode_payload
@@ -46,6 +48,7 @@ class Bus(TopicVerbs):
         self._open_link: Link | None = None
         self._handlers: dict[str, Callable[..., Any]] = {}
         self._registering: list[asyncio.Task[None]] = []
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._closed = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -74,19 +77,23 @@ class Bus(TopicVerbs):
         return self
 
     async def close(self) -> None:
-        """Disconnect at once; calls under way fail with ConnectionLost. May be called twice."""
+        """Disconnect at once; calls under way fail with ConnectionLost, subscriptions end. May be called twice."""
         link, self._open_link = self._open_link, None
-        if link is not None:
-            await link.close()
-        self._closed.set()
+        try:
+            if link is not None:
+                await link.close()
+        finally:
+            self._end()
 
     async def drain(self) -> None:
         """Answer no new calls, finish those under way, then disconnect."""
         await self._settle()
         link, self._open_link = self._open_link, None
-        if link is not None:
-            await link.drain()
-        self._closed.set()
+        try:
+            if link is not None:
+                await link.drain()
+        finally:
+            self._end()
 
     async def wait(self) -> None:
         """Return when the bus is closed; what a program that only serves ends with."""
@@ -223,6 +230,7 @@ class Bus(TopicVerbs):
             NoSuchService, ServiceFailed, CallTimeout, Refused: as the node or the service says.
             ConnectionLost: the connection ended; whether the service acted is not known.
             PeerUnavailable: there was no connection within `timeout`.
+            LocalProtocolError: a header is no text.
         """
         if twin is not None:
             if not isinstance(twin, int):
@@ -234,6 +242,8 @@ class Bus(TopicVerbs):
                 ]
                 return list(await asyncio.gather(*calls))
             name = _of_twin(twin, name)
+        if headers:
+            check_headers(headers)
         link = self._at_hand() or await self._settled()
         reply = await link.call(name, encode_payload(payload), timeout=timeout, headers=headers)
         return reply if type is None else decode_payload(reply, type, name)
@@ -248,6 +258,8 @@ class Bus(TopicVerbs):
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> AsyncGenerator[Any, None]:
         """Call a service and read its reply part by part, as `bytes` or as `type`. Raises as `call`."""
+        if headers:
+            check_headers(headers)
         link = await self._settled()
         body = encode_payload(payload)
         parts = link.call_streaming(name, body, timeout=timeout, headers=headers)
@@ -259,6 +271,8 @@ class Bus(TopicVerbs):
         self, name: str, payload: object = b"", *, headers: Mapping[str, str] = NO_HEADERS
     ) -> None:
         """Call a service and want no answer; whether anybody took it is not known."""
+        if headers:
+            check_headers(headers)
         await (await self._settled()).push(name, encode_payload(payload), headers=headers)
 
     # -- publications --------------------------------------------------------------------------------------------------
@@ -273,18 +287,23 @@ class Bus(TopicVerbs):
 
         Raises:
             InvalidName, NotAuthorized, LimitExceeded, ConnectionLost, PeerUnavailable.
+            LocalProtocolError: a header is no text.
         """
+        if headers:
+            check_headers(headers)
         return await (await self._settled()).publish(name, encode_payload(payload), headers=headers)
 
     async def publish_nowait(
         self, name: str, payload: object = b"", *, headers: Mapping[str, str] = NO_HEADERS
     ) -> None:
         """The same without waiting for the node: faster, and a refusal is not heard of."""
+        if headers:
+            check_headers(headers)
         await (await self._settled()).publish_nowait(name, encode_payload(payload), headers=headers)
 
     def subscribe(self, pattern: str) -> Subscription:
         """The publications whose names match `pattern` (`*` one segment, `**` any number)."""
-        return Subscription(self._ready, pattern)
+        return Subscription(self._ready, pattern, self._subscriptions)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -292,6 +311,11 @@ class Bus(TopicVerbs):
         if self._open_link is None:
             raise ConnectionLost(f"the bus {self.url} is not open")
         return self._open_link
+
+    def _end(self) -> None:
+        for subscription in tuple(self._subscriptions):
+            subscription.end()
+        self._closed.set()
 
     def _at_hand(self) -> Link | None:
         return None if self._registering else self._open_link

@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
+from weakref import WeakSet
 
 from polybus.client.message import Message
-from polybus.errors import PolybusError
+from polybus.errors import ConnectionLost, PolybusError
 
 if TYPE_CHECKING:
     from polybus.client.link import Link
@@ -51,11 +52,15 @@ class Inbox:
 
     async def next(self) -> Message | None:
         """The oldest message, waiting for one; None after the end."""
-        while not self._messages:
-            if self.ended:
-                return None
+        while not self._messages and not self.ended:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
+        return self.pop()
+
+    def pop(self) -> Message | None:
+        """The oldest message that is here, if any."""
+        if not self._messages:
+            return None
         message = self._messages.popleft()
         self._bytes -= len(message.payload) + MESSAGE_COST
         return message
@@ -69,14 +74,15 @@ class Subscription:
     """`async for message in bus.subscribe(pattern)`.
 
     It begins with the first look at it: `await` it, or enter it as a context, to be sure that it stands before
-    something is published. It ends with its context, with `close`, or when nobody refers to it any more. One task reads
-    it.
+    something is published. It ends with its context, with `close`, with its bus, or when nobody refers to it any more.
+    One task reads it.
     """
 
-    def __init__(self, link: Callable[[], Link], pattern: str) -> None:
+    def __init__(self, link: Callable[[], Link], pattern: str, live: WeakSet[Subscription]) -> None:
         self.pattern = pattern
+        self._live = live  # those of the bus, which ends them when it is closed
         self._link = link
-        # The wire's client holds the inbox and never the subscription, so that dropping this object ends it.
+        # The wire's client holds the inbox, the bus this object weakly: dropping it ends the subscription.
         self._inbox = Inbox()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -93,6 +99,7 @@ class Subscription:
         """
         if self._loop is None and not self._inbox.ended:
             self._loop = asyncio.get_running_loop()
+            self._live.add(self)
             try:
                 await self._link().subscribe(self.pattern, self._inbox.take)
             except BaseException:
@@ -105,7 +112,24 @@ class Subscription:
         self._inbox.end()
         if self._loop is not None:
             self._loop = None
-            await self._link().unsubscribe(self.pattern, self._inbox.take)
+            # Where nothing is connected any more, nothing is subscribed.
+            with contextlib.suppress(ConnectionLost):
+                await self._link().unsubscribe(self.pattern, self._inbox.take)
+
+    def end(self) -> None:
+        """The bus is closed; one that has begun ends, and what it received can still be read."""
+        if self._loop is not None:
+            self._loop = None
+            self._inbox.end()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self._inbox.ended
+
+    def unread(self) -> Message | None:
+        """The oldest message that was received and not read, without waiting for one."""
+        return self._inbox.pop()
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self.start().__await__()

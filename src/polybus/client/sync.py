@@ -7,6 +7,7 @@ the two can never differ in what they do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import inspect
@@ -20,7 +21,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
@@ -39,6 +40,7 @@ from polybus.model.record import NewRecord, Record
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+LAST_WORDS: Final = 1.0  # seconds that what waited for the bus has for hearing of its end
 HANDLER_THREADS: Final = 64  # handlers may block, and may call the bus themselves
 _END: Final = object()
 
@@ -50,6 +52,8 @@ class Background:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="polybus", daemon=True)
         self._pool = ThreadPoolExecutor(HANDLER_THREADS, "polybus handler")
+        self._submitting = threading.Lock()
+        self._stopped = False
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -59,6 +63,10 @@ class Background:
         self._thread.start()
 
     def stop(self) -> None:
+        with self._submitting:
+            self._stopped = True
+        # Every thread that waits must hear of the end: nothing would ever wake it once the loop stands still.
+        asyncio.run_coroutine_threadsafe(_finish(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -66,10 +74,22 @@ class Background:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something on the loop and wait for its end; an interrupt (Ctrl-C) ends it too."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Run something on the loop and wait for its end; an interrupt (Ctrl-C) ends it too.
+
+        Raises:
+            ConnectionLost: the loop has stopped, or it stopped meanwhile.
+        """
+        with self._submitting:  # or it might come behind the last that the loop does
+            if self._stopped:
+                work.close()
+                raise ConnectionLost("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            if not self._stopped:
+                raise
+            raise ConnectionLost("the client is closed") from None
         except BaseException:
             future.cancel()
             raise
@@ -113,6 +133,17 @@ async def _next(parts: AsyncIterator[T]) -> T | object:
     return _END
 
 
+async def _finish() -> None:
+    """Let what is under way come to its end, and cancel what does not."""
+    waiting = asyncio.all_tasks() - {asyncio.current_task()}
+    if waiting:
+        _, waiting = await asyncio.wait(waiting, timeout=LAST_WORDS)
+    for task in waiting:
+        task.cancel()
+    if waiting:
+        await asyncio.wait(waiting, timeout=LAST_WORDS)
+
+
 class SyncSubscription:
     """`for message in bus.subscribe(pattern)`; see `Subscription`."""
 
@@ -132,7 +163,8 @@ class SyncSubscription:
 
     def close(self) -> None:
         """End it; what was received can still be read."""
-        self._background.wait(self._inner.close())
+        with contextlib.suppress(ConnectionLost):  # it has ended with its bus
+            self._background.wait(self._inner.close())
 
     def __enter__(self) -> Self:
         return self.start()
@@ -144,7 +176,16 @@ class SyncSubscription:
         return self
 
     def __next__(self) -> Message:
-        return self._background.next(self._inner)
+        try:
+            return self._background.next(self._inner)
+        except ConnectionLost:
+            if not self._inner.ended:
+                raise
+        # The loop has gone with the bus; what was received can still be read.
+        message = self._inner.unread()
+        if message is None:
+            raise StopIteration
+        return message
 
 
 class GuardedConsumer:
@@ -158,10 +199,13 @@ class GuardedConsumer:
         return await self._inner.next()
 
     def ack(self, offset: int) -> None:
-        self._loop.call_soon_threadsafe(self._inner.ack, offset)
+        # Without the loop, which has gone with the bus, nobody is there to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._inner.ack, offset)
 
     def nack(self, offset: int, delay: float = 0.0, reason: str = "") -> None:
-        self._loop.call_soon_threadsafe(self._inner.nack, offset, delay, reason)
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._inner.nack, offset, delay, reason)
 
     async def leave(self) -> None:
         await asyncio.sleep(0)  # after what was settled before
@@ -188,7 +232,8 @@ class SyncConsumption:
 
     def close(self) -> None:
         """Leave the group; what was not acknowledged goes to others."""
-        self._background.wait(self._inner.close())
+        with contextlib.suppress(ConnectionLost):  # it was left with the bus
+            self._background.wait(self._inner.close())
 
     def __enter__(self) -> Self:
         return self.start()
@@ -199,7 +244,8 @@ class SyncConsumption:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._background.wait(self._inner.__aexit__(kind, error, trace))
+        with contextlib.suppress(ConnectionLost):
+            self._background.wait(self._inner.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Iterator[Received]:
         return self
@@ -392,7 +438,8 @@ class SyncBus:
                 except StopIteration:
                     return
         finally:
-            background.wait(parts.aclose())
+            with contextlib.suppress(ConnectionLost):  # it ended with the bus
+                background.wait(parts.aclose())
 
     def push(
         self, name: str, payload: object = b"", *, headers: Mapping[str, str] = NO_HEADERS

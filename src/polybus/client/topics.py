@@ -10,12 +10,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from polybus.client.arguments import check_record
 from polybus.client.consumption import Consumer, Consumption
 from polybus.client.link import Link
 from polybus.client.message import encode_payload
 from polybus.core.engine import TopicInfo
 from polybus.core.group_options import BEGINNING, GroupInfo, Start
-from polybus.errors import RemoteProtocolError
+from polybus.errors import LocalProtocolError, RemoteProtocolError
 from polybus.model.chunk import parse_chunk
 from polybus.model.message import NO_HEADERS
 from polybus.model.record import NewRecord, Record
@@ -59,8 +60,10 @@ class TopicVerbs:
         Raises:
             NoSuchTopic, InvalidName, NotAuthorized, LimitExceeded, StorageFull: it is not stored.
             ConnectionLost: whether it is stored is not known; produce it again with the same id.
+            LocalProtocolError: an argument is of the wrong type.
         """
         record = NewRecord(encode_payload(payload), key, tag, headers, id)
+        check_record(record)
         link = self._at_hand() or await self._settled()
         return await link.produce(topic, record, create=create)
 
@@ -72,9 +75,11 @@ class TopicVerbs:
         Raises as `produce`.
         """
         batch = [
-            record if isinstance(record, NewRecord) else NewRecord(encode_payload(record))
+            _checked(record) if isinstance(record, NewRecord) else NewRecord(encode_payload(record))
             for record in records
         ]
+        if not batch:
+            raise LocalProtocolError("produce_many needs at least one record")
         return await (await self._settled()).produce_many(topic, batch, create=create)
 
     def consume(
@@ -221,6 +226,11 @@ class TopicVerbs:
             return msgspec.convert(answer[field], kind)
         except (KeyError, msgspec.ValidationError) as exc:
             raise RemoteProtocolError(f"the answer to {question} does not fit: {exc}") from exc
+
+
+def _checked(record: NewRecord) -> NewRecord:
+    check_record(record)
+    return record
 
 
 def to_start(start: Start | str | int) -> Start:

@@ -62,10 +62,20 @@ async def dial(
             return opened
     except (OSError, ssl.SSLError, TimeoutError, ValueError) as exc:
         # A ValueError is a name that no host and no file can have.
-        why = getattr(exc, "strerror", None) or str(exc)
-        if isinstance(exc, ConnectionRefusedError):
-            why = "connection refused"
-        raise PeerUnavailable(f"cannot connect to {address}: {why or 'timed out'}") from exc
+        raise PeerUnavailable(f"cannot connect to {address}: {_reason(exc, address)}") from exc
+
+
+def _reason(exc: Exception, address: Address) -> str:
+    if isinstance(exc, ConnectionRefusedError):
+        return "connection refused"
+    why = getattr(exc, "strerror", None) or str(exc)
+    if why:
+        return why
+    if isinstance(exc, TimeoutError):
+        return "timed out"
+    # What ends within the handshake has no text of its own; usually it is a port without TLS.
+    doubt = "; does it speak TLS?" if address.scheme == "tls" else ""
+    return f"the peer closed the connection{doubt}"
 
 
 async def hang_up(outbox: Outbox, ended: asyncio.Event) -> None:

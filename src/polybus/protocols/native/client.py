@@ -28,7 +28,7 @@ from polybus.model.record import NewRecord
 from polybus.protocols.native import wire
 from polybus.protocols.native.consuming import Consumer, Consumers
 from polybus.protocols.native.metas import Chunks, Fetch
-from polybus.protocols.native.names import WIRE, to_pattern, to_service
+from polybus.protocols.native.names import WIRE, check_sendable, to_pattern, to_service
 from polybus.protocols.native.peer import Peer
 from polybus.protocols.native.producing import Producer
 from polybus.protocols.native.replies import StreamedReply, WholeReply
@@ -267,6 +267,7 @@ class NativeClient:
         self, name: str, payload: bytes, *, headers: Mapping[str, str] = NO_HEADERS
     ) -> None:
         """Call a service whose answer nobody wants; whether anybody took it is not known."""
+        check_sendable(name)
         peer = self._peer or await self._ready(REQUEST_TIMEOUT)
         peer.check_size(len(name) + len(payload))
         if peer.outbox.congested:
@@ -285,12 +286,14 @@ class NativeClient:
         timeout: float | None,
         headers: Mapping[str, str],
     ) -> int:
+        check_sendable(name)
         peer.check_size(len(name) + len(payload))
         ident = peer.take_id()
-        peer.wait(ident, waiting)
         arg = 0 if timeout is None else min(max(int(timeout * 1000), 1), wire.MAX_TIMEOUT_MS)
         meta = wire.encode_headers(headers)
-        peer.send(wire.encode(wire.CALL, ident, name, payload, arg=arg, meta=meta))
+        frame = wire.encode(wire.CALL, ident, name, payload, arg=arg, meta=meta)
+        peer.wait(ident, waiting)
+        peer.send(frame)
         return ident
 
     # -- services ------------------------------------------------------------------------------------------------------
@@ -353,6 +356,7 @@ class NativeClient:
         self, name: str, payload: bytes, *, headers: Mapping[str, str] = NO_HEADERS
     ) -> None:
         """Publish without waiting for the node to confirm; waits only while the connection is congested."""
+        check_sendable(name)
         peer = self._peer or await self._ready(REQUEST_TIMEOUT)
         peer.check_size(len(name) + len(payload))
         if peer.outbox.congested:
@@ -401,6 +405,7 @@ class NativeClient:
             NoSuchTopic, InvalidName, NotAuthorized, LimitExceeded, StorageFull: it is not stored.
             ConnectionLost: whether it is stored is not known; with an id it can be produced again.
         """
+        check_sendable(topic)
         peer = self._peer
         if peer is None or peer.outbox.congested:
             return self._produce_later(topic, record, create)
@@ -415,6 +420,7 @@ class NativeClient:
         self, topic: str, records: Sequence[NewRecord], *, create: bool = False
     ) -> int:
         """Store records in order, all or none, and return the offset of the first. Raises as `produce`."""
+        check_sendable(topic)
         peer = self._peer or await self._ready(REQUEST_TIMEOUT)
         if peer.outbox.congested:
             await peer.room()

@@ -14,6 +14,7 @@ from polybus._version import __version__
 from polybus.errors import ConnectionLost, LimitExceeded, PolybusError, RemoteProtocolError
 from polybus.model.message import Status
 from polybus.protocols.native import wire
+from polybus.protocols.native.names import check_sendable
 from polybus.protocols.native.wire import Frame
 from polybus.transports.connection import Connection
 from polybus.transports.outbox import Outbox
@@ -211,6 +212,7 @@ class Peer:
         Raises:
             TimeoutError: after `timeout` seconds; and whatever error the node answers with.
         """
+        check_sendable(name)
         self.check_size(len(payload) + len(meta) + len(name))
         ident = self.take_id()
         future: asyncio.Future[Frame] = self._loop.create_future()

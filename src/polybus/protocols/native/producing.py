@@ -10,7 +10,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from polybus.errors import ConnectionLost, LimitExceeded, PolybusError, RemoteProtocolError
+from polybus.errors import (
+    ConnectionLost,
+    LimitExceeded,
+    LocalProtocolError,
+    PolybusError,
+    RemoteProtocolError,
+)
 from polybus.model.record import NewRecord
 from polybus.protocols.native import wire
 from polybus.protocols.native.metas import CREATE, parse_offset
@@ -128,7 +134,14 @@ class Producer:
         if peer is None or peer.lost:
             batch.fail(ConnectionLost("the connection ended before the record was sent"))
             return
-        payload = wire.encode_list(batch.records)
+        try:
+            payload = wire.encode_list(batch.records)
+        except (TypeError, ValueError, OverflowError) as exc:
+            if len(batch.futures) > 1:
+                self.send_alone(batch)  # as above: the fault is that of one record
+            else:
+                batch.fail(LocalProtocolError(f"a record cannot be sent: {exc}"))
+            return
         ident = peer.take_id()
         try:
             peer.check_size(len(payload) + len(batch.topic))

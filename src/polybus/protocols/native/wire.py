@@ -22,7 +22,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from polybus.errors import PolybusError, RemoteProtocolError, fields_of, from_code
+from polybus.errors import (
+    LocalProtocolError,
+    PolybusError,
+    RemoteProtocolError,
+    fields_of,
+    from_code,
+)
 from polybus.model.message import NO_HEADERS
 from polybus.model.record import NewRecord, Record
 
@@ -269,8 +275,17 @@ def parse_meta(meta: bytes, kind: type[T]) -> T:
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:
-    """The meta map that carries headers; nothing when there are none."""
-    return _encode({"headers": dict(headers)}) if headers else b""
+    """The meta map that carries headers; nothing when there are none.
+
+    Raises:
+        LocalProtocolError: they are no Unicode text.
+    """
+    if not headers:
+        return b""
+    try:
+        return _encode({"headers": dict(headers)})
+    except (TypeError, ValueError) as exc:
+        raise LocalProtocolError(f"the headers cannot be sent: {exc}") from exc
 
 
 def parse_headers(meta: bytes) -> Mapping[str, str]:
