@@ -153,6 +153,13 @@ def test_duration_ends_a_bench_and_throughput_and_sleep_slow_it(url):
     assert found["msgs_per_s"] < 250
 
 
+def test_a_csv_file_that_cannot_be_written_is_told_before_anything_is_measured(url, tmp_path):
+    file = tmp_path / "absent" / "figures.csv"
+    done = run("bench", "call", "--url", url, "--duration", "1h", "--csv", str(file))
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode() == f"polybus: {file}: No such file or directory\n"
+
+
 def test_figures_go_to_a_csv_file_or_to_stdout(url, tmp_path):
     file = tmp_path / "figures.csv"
     done = run("bench", "pub", "--url", url, "--msgs", "10", "--clients", "2", "--csv", str(file))

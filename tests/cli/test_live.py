@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from subprocess import PIPE
 
 import pytest
 
 import polybus
 from polybus.protocols.gsb.wire import CURRENT, Kind, encode_name
-from tests.cli.processes import ANY_PORT, lines_until, node, run, running
+from tests.cli.processes import ANY_PORT, POLYBUS, lines_until, node, run, running
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +78,54 @@ def test_pub_stores_the_lines_of_stdin_in_a_topic(url):
         records = bus.fetch("cli-lines")
     assert [record.payload for record in records] == [*lines, b"last"]
     assert (records[0].tag, records[-1].key) == ("t", b"k")
+
+
+@contextmanager
+def stdin_that_trickles(terminal: bool) -> Iterator[tuple[int, int]]:
+    """The end to read and the end to write of a pipe or of a terminal."""
+    reading, writing = reversed(os.openpty()) if terminal else os.pipe()
+    try:
+        yield reading, writing
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
+@pytest.mark.parametrize("body", [(), ("-",)], ids=["lines", "body"])
+def test_one_ctrl_c_ends_pub_at_once_while_it_waits_for_stdin(url, terminal, body):
+    command = [POLYBUS, "pub", "cli-trickle", *body, "--topic", "--create", "--url", url]
+    with (
+        stdin_that_trickles(terminal) as (reading, writing),
+        subprocess.Popen(command, stdin=reading, stdout=PIPE, stderr=PIPE) as process,
+    ):
+        try:
+            os.write(writing, b"first\n")
+            time.sleep(1)
+            assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=5)
+        finally:
+            process.kill()
+    assert (process.returncode, err.strip()) == (130, b"")
+    assert out == (b"" if body else b"stored 1 record in cli-trickle\n")
+
+
+def test_pub_stores_the_lines_of_a_file_and_of_a_slow_pipe(url, tmp_path):
+    command = [POLYBUS, "pub", "cli-files", "--topic", "--create", "--url", url]
+    (tmp_path / "lines").write_text("a\nb")
+    with (tmp_path / "lines").open() as lines:
+        subprocess.run(command, stdin=lines, check=True, timeout=15)
+    with subprocess.Popen(command, stdin=PIPE, text=True, bufsize=0) as process:
+        assert process.stdin is not None
+        for part in ("c\nd", "d\n"):
+            process.stdin.write(part)
+            process.stdin.flush()
+            time.sleep(0.5)
+    assert process.returncode == 0
+    with polybus.connect_sync(url) as bus:
+        stored = [record.payload for record in bus.fetch("cli-files")]
+    assert stored == [b"a", b"b", b"c", b"dd"]
 
 
 def test_pub_into_a_missing_topic_stores_nothing_and_ends_with_code_3(url):

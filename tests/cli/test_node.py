@@ -65,6 +65,14 @@ def test_a_node_is_asked_through_a_socket_and_through_tls(tmp_path):
         assert "no durable topics" in run("node", "info", "--url", unix).stdout.decode()
 
 
+def test_an_address_without_a_scheme_is_told_what_was_meant():
+    for url in ("127.0.0.1:15555", "http://127.0.0.1:15555"):
+        done = run("node", "check", "--url", url)
+        assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+        assert b"did you mean polybus://127.0.0.1:15555?" in done.stderr
+    assert b"another wire" not in run("node", "info", "--url", "memory:x").stderr
+
+
 def test_what_is_no_node_of_ours_is_said():
     done = run("node", "info", "--url", "gsb://127.0.0.1:7464")
     assert (done.returncode, b"is another wire" in done.stderr) == (2, True)

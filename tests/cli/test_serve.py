@@ -208,6 +208,13 @@ def test_at_a_terminal_a_folder_in_use_comes_with_its_own_advice(tmp_path):
     assert "hint: Stop the other node" in shown
 
 
+def test_at_a_terminal_a_busy_port_comes_with_its_own_advice(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        url = f"tcp://127.0.0.1:{busy.getsockname()[1]}"
+        shown = on_a_terminal("--listen", url, "--data", "", cwd=tmp_path)
+    assert "hint: Name another address with --listen" in shown
+
+
 def test_a_data_folder_that_is_a_file_is_one_line_and_code_2(tmp_path):
     (tmp_path / "data").write_text("kept")
     assert "data" in refused("--listen", ANY_PORT, "--data", "data", cwd=tmp_path)

@@ -136,6 +136,7 @@ def test_a_file_that_cannot_be_used_is_one_clear_error(home):
         (("register", "Lab", "unix:x"), "lowercase and underscore"),
         (("register", "lab2", "unix:x"), "lowercase and underscore"),
         (("pub", "a"), "VALUE"),
+        (("serve",), "name at least one address"),
     ],
 )
 def test_wrong_arguments_are_usage_errors(arguments, words):

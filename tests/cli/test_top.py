@@ -10,7 +10,7 @@ from rich.console import Console
 import polybus
 from polybus.cli.top import ROWS, Sample, Service, render, view
 from polybus.core.engine import TopicInfo, TopicOptions
-from tests.cli.processes import ANY_PORT, node, run
+from tests.cli.processes import ANY_PORT, node, run, running
 
 
 def topic(name: str, end: int, first: int = 0) -> TopicInfo:
@@ -93,6 +93,19 @@ def test_top_of_a_node_without_topics_shows_the_rest(tmp_path):
     with node("--listen", ANY_PORT, "--data", "", cwd=tmp_path) as (_, where):
         done = run("top", "--count", "1", "--json", "--url", where[0])
     assert json.loads(done.stdout) == {"wires": [], "services": [], "topics": []}
+
+
+def test_top_ends_quietly_when_nobody_reads_on(tmp_path):
+    with (
+        node("--listen", ANY_PORT, "--data", "", cwd=tmp_path) as (_, where),
+        running("top", "--count", "50", "--interval", "10ms", "--url", where[0]) as shown,
+    ):
+        assert shown.stdout is not None
+        assert shown.stderr is not None
+        assert shown.stdout.readline().startswith("polybus at ")
+        shown.stdout.close()
+        assert (shown.wait(15), shown.stderr.read()) == (1, "")
+        shown.stdout = None
 
 
 def test_top_of_no_node_ends_with_code_3():

@@ -146,6 +146,8 @@ def test_tail_follows_until_it_is_stopped(url, bus):
         (("add", "x", "--retain-bytes", "many"), "is not a size"),
         (("add", "x", "--durability", "maybe"), "'maybe' is not one of"),
         (("tail", "x", "--since", "yesterday"), "is not a time"),
+        (("tail", "x", "--from", "1", "--since", "1h"), "both say where to begin"),
+        (("add", "x", "--dedup-ids", "-5"), "-5 is not in the range x>=0"),
     ],
 )
 def test_wrong_usage_says_what_is_wrong(topic, args, text):

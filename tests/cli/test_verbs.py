@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import click
+import lmdb
 import pytest
 from click.testing import CliRunner
 
@@ -21,6 +22,8 @@ from polybus.errors import (
     NoSuchService,
     PolybusError,
 )
+from tests.cli.processes import POLYBUS
+from tests.cli.processes import run as run_process
 
 
 def run(*args: str, code: int = 0, **env: str) -> str:
@@ -139,6 +142,32 @@ def test_config_show_prints_value_and_origin(tmp_path):
 )
 def test_each_kind_of_error_has_its_exit_code(error, code):
     assert cli.exit_code(error) == code
+
+
+@pytest.mark.parametrize("verb", [("version",), ("errors", "ls"), ("completion", "bash")])
+def test_an_output_that_cannot_be_written_is_one_line_and_code_1(verb):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([POLYBUS, *verb], stdout=full, stderr=subprocess.PIPE, timeout=15)
+    assert (done.returncode, done.stderr) == (1, b"polybus: No space left on device\n")
+
+
+def test_an_error_of_lmdb_is_one_line_and_code_1(monkeypatch, capsys):
+    @click.command()
+    def verb() -> None:
+        raise lmdb.CorruptedError("mdb_get: page is damaged")
+
+    monkeypatch.setattr("sys.argv", ["polybus"])
+    with pytest.raises(SystemExit) as ended:
+        cli.run_program(verb, "polybus")
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "polybus: mdb_get: page is damaged\n"
+
+
+@pytest.mark.parametrize("group", [(), ("topic",), ("node",)])
+def test_a_group_without_a_verb_shows_its_help_as_it_is(group):
+    done = run_process(*group)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == run_process(*group, "--help").stdout
 
 
 def test_a_known_error_is_one_line_on_stderr_without_traceback(monkeypatch, capsys):

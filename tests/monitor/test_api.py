@@ -149,8 +149,6 @@ async def test_a_service_is_called_from_the_page(bus):
         assert (answer.json["status"], answer.json["payload"]) == ("OK", "abab")
         answer = await bus.post("/call", {"name": "twice", "payload": "AP8=", "encoding": "base64"})
         assert (answer.json["format"], answer.json["payload"]) == ("base64", "AP8A/w==")
-        answer = await bus.post("/call", {"name": "twice", "payload": "?", "encoding": "base64"})
-        assert answer.status == 409
     answer = await bus.post("/call", {"name": "nobody"})
     assert (answer.status, answer.json["code"]) == (404, 1201)
     assert not any(e.wire == "monitor" for e in bus.node.router.endpoints)
@@ -268,6 +266,19 @@ async def test_a_bad_question_is_told_what_is_wrong(bus, path):
     answer = await bus.ask("/api/v1" + path)
     assert answer.status == 400
     assert msgspec.json.decode(answer.body, type=shapes.Problem).error
+
+
+async def test_a_payload_that_is_no_base64_is_bad_input_and_no_conflict(bus):
+    await fill(bus, 1)
+    payload = {"payload": "?", "encoding": "base64"}
+    for path, body in (
+        ("/topics/orders%2Feu/records", payload),
+        ("/call", {"name": "x", **payload}),
+    ):
+        answer = await bus.post(path, body)
+        assert (answer.status, answer.json["code"]) == (400, 1000), path
+        assert "no base64" in answer.json["error"]
+        assert "openapi.json" in answer.json["hint"]
 
 
 async def test_what_is_not_there_and_what_cannot_be_done_have_their_status(bus):

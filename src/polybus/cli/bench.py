@@ -184,6 +184,8 @@ def _measure(
     if csv == "-" and as_json:
         raise click.UsageError("--json and --csv - both want stdout")
     with contextlib.ExitStack() as stack:
+        # Opened first: a file that cannot be written would lose what was measured.
+        stream = None if csv is None else stack.enter_context(click.open_file(csv, "w"))
         if url is None and not _somebody_listens():
             url = stack.enter_context(own_node(stores))
             click.echo(
@@ -192,8 +194,7 @@ def _measure(
         load = Load(url=url or f"polybus://127.0.0.1:{DEFAULT_PORT}", msgs=msgs, **rest)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             found = runner.run(_watched(body, load, no_progress))
-    if csv is not None:
-        with click.open_file(csv, "w") as stream:
+        if stream is not None:
             write_csv(stream, found)
     if as_json:
         print_json(found)

@@ -14,11 +14,13 @@ Invariant: an error that polybus knows never ends in a traceback. The exit codes
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from difflib import get_close_matches
 from typing import Final
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from polybus import __version__
 from polybus.cli.loading import INTERRUPTED, Loading
@@ -149,6 +151,9 @@ def run_program(program: click.Command, name: str, *, numbered: bool = False) ->
             reason = error.__cause__ if isinstance(error.__cause__, PolybusError) else error
             click.echo(f"hint: {reason.hint}", err=True)
         code = exit_code(error)
+    except NoArgsIsHelpError as error:
+        error.show()
+        code = error.exit_code
     except click.UsageError as error:
         verb = error.ctx.command_path if error.ctx is not None else name
         text = error.format_message().rstrip(".")
@@ -160,4 +165,30 @@ def run_program(program: click.Command, name: str, *, numbered: bool = False) ->
         code = error.exit_code
     except click.Abort:
         code = INTERRUPTED
+    except _of_the_system() as error:
+        click.echo(f"{name}: {_reason(error)}", err=True)
+        code = 1
+        _give_up_stdout()
     sys.exit(code or 0)
+
+
+def _of_the_system() -> tuple[type[Exception], ...]:
+    """What the system raises, and LMDB where a verb has loaded it."""
+    lmdb = sys.modules.get("lmdb")
+    return (OSError,) if lmdb is None else (OSError, lmdb.Error)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _give_up_stdout() -> None:
+    """Drop what cannot be written: at its end the interpreter would try again, and complain."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -57,12 +57,29 @@ async def produce_lines(bus: Bus, stored: Stored, template: NewRecord, create: b
 async def _batches(file: int) -> AsyncIterator[list[bytes]]:
     """The lines that are there, as soon as they are: a pipe that trickles must not be held back."""
     rest = b""
-    while chunk := await asyncio.to_thread(os.read, file, READ_BYTES):
+    while chunk := await _read(file):
         *lines, rest = (rest + chunk).split(b"\n")
         if lines:
             yield lines
     if rest:
         yield [rest]
+
+
+async def _read(file: int) -> bytes:
+    """What comes next, nothing at the end; not read in a thread, since Ctrl-C could not end one that waits."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    try:
+        loop.add_reader(file, readable.set)
+    except PermissionError:
+        # epoll takes no plain file; reading one never has to wait for anybody.
+        await asyncio.sleep(0)
+    else:
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(file)
+    return os.read(file, READ_BYTES)
 
 
 def _size_of(file: int) -> int | None:

@@ -52,7 +52,9 @@ def pub(
     """
     if topic:
         template = NewRecord(b"", key.encode(), tag, headers)
-        run(_store(Stored(name), body, template, create, url, as_json))
+        # Read before the loop runs, which would take the first Ctrl-C for itself.
+        payload = None if body is None else body_of(body)
+        run(_store(Stored(name), payload, template, create, url, as_json))
         return
     if key or tag or create:
         raise click.UsageError("--key, --tag and --create need --topic")
@@ -72,7 +74,7 @@ async def _publish(
 
 async def _store(
     stored: Stored,
-    body: str | None,
+    payload: bytes | None,
     template: NewRecord,
     create: bool,
     url: str | None,
@@ -80,10 +82,10 @@ async def _store(
 ) -> None:
     try:
         async with polybus.connect(url) as bus:
-            if body is None:
+            if payload is None:
                 await produce_lines(bus, stored, template, create)
             else:
-                record = msgspec.structs.replace(template, payload=body_of(body))
+                record = msgspec.structs.replace(template, payload=payload)
                 stored.first = await bus.produce_many(stored.topic, [record], create=create)
                 stored.records = 1
     except BaseException:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -44,6 +45,12 @@ SETTINGS_OF_FLAGS: Final = {
 _DEFAULTS: Final = Config()
 LISTEN_HELP: Final = f"Address to listen on; repeatable. [default: {', '.join(_DEFAULTS.listen)}]"
 DATA_HELP: Final = f"Folder of the durable topics, '' for none. [default: {_DEFAULTS.data}]"
+
+
+class AddressTaken(ConfigError):
+    """The settings are good, but somebody else listens there."""
+
+    hint = "Name another address with --listen, or stop what listens there."
 
 
 @click.command(short_help="Run a node until SIGTERM or Ctrl-C.")
@@ -114,6 +121,11 @@ async def _serve(config: Config, read: Callable[[], Config]) -> None:
         await node.start()
     except StorageError as exc:
         raise ConfigError(exc.text) from exc
+    except ConfigError as exc:
+        cause = exc.__cause__
+        if isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE:
+            raise AddressTaken(exc.text) from cause
+        raise
     try:
         for address in node.addresses:
             click.echo(f"listening {address}")

@@ -75,6 +75,8 @@ address_argument = click.argument("address", type=BusAddress(), required=False)
 def serve(addresses: tuple[Place, ...], sockets: tuple[str, ...], ports: tuple[str, ...]) -> None:
     """Run a bus on all ADDRESSES until SIGTERM, Ctrl-C or a client's Stop."""
     places = [*addresses, *(Place("unix", s) for s in sockets), *(Place("tcp", p) for p in ports)]
+    if not places:
+        raise click.UsageError("name at least one address")
     builder = ServerBuilder()
     for place in places:
         found = place.resolve()

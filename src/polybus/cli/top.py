@@ -7,9 +7,11 @@ two answers.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -219,6 +221,13 @@ def fields_of(shown: View) -> dict[str, object]:
     return {"wires": wires, "services": shown.services, "topics": shown.topics}
 
 
+class _Screen(Console):
+    """A console whose reader may go away: rich would end the program from within a task, which shows a traceback."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 @click.command(short_help="Show a node as it works, live.")
 @click.option(
     "--interval", type=Duration(), default="1s", show_default=True, help="Between two looks."
@@ -232,7 +241,7 @@ def top(interval: float, count: int | None, url: str | None, as_json: bool) -> N
     On a terminal the view is drawn in place; otherwise, and with --json, each look is printed below the last.
     Connections are those that answer a name or are members of a group.
     """
-    console = Console()
+    console = _Screen()
 
     async def verb() -> None:
         async with polybus.connect(url) as bus:

@@ -51,7 +51,7 @@ def topic() -> None:
 def options_of_a_topic(verb: F) -> F:
     """The flags that name a topic's options; those not given are None."""
     for option in (
-        click.option("--dedup-ids", type=int, help="Ids remembered to find repeats."),
+        click.option("--dedup-ids", type=click.IntRange(0), help="Ids remembered to find repeats."),
         click.option("--dedup", "dedup_ms", type=MILLISECONDS, help="How long ids are remembered."),
         click.option(
             "--compression", type=click.Choice(["none", "zlib"]), help="Of payloads on disk."
@@ -248,6 +248,8 @@ def tail(
     as_json: bool,
 ) -> None:
     """Print the last records of a topic. No group is moved."""
+    if start is not None and since is not None:
+        raise click.UsageError("--from and --since both say where to begin; give one")
 
     async def verb() -> None:
         async with polybus.connect(url) as bus:

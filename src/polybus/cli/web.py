@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
-from polybus.client.connect import DEFAULT_URL, to_address
+from polybus.client.connect import DEFAULT_URL, connect, to_address
 from polybus.errors import ConfigError, PeerUnavailable, RemoteProtocolError, from_code
 from polybus.transports.tls import client_context
 from polybus.transports.url import Address
 
 TIMEOUT_S: Final = 10.0
-NATIVE: Final = ("polybus", "tcp", "tls", "unix")
+OTHER_WIRES: Final = ("gsb", "t2", "rmb", "zbus")
 
 
 def ask(url: str | None, path: str) -> tuple[int, bytes]:
@@ -30,8 +30,11 @@ def ask(url: str | None, path: str) -> tuple[int, bytes]:
         PeerUnavailable: there is nobody; ConfigError: the URL leads to no node of ours.
     """
     text = url or DEFAULT_URL
-    if text.partition(":")[0].partition("+")[0] not in NATIVE:
+    if text.partition(":")[0].partition("+")[0] in OTHER_WIRES:
         raise ConfigError(f"{text} is another wire; give the address of a polybus node")
+    connect(
+        text
+    )  # connects nothing, but refuses what is no address in the words of the other verbs
     address = to_address(text, "polybus")
     token = os.environ.get("POLYBUS_TOKEN", "")
     headers = {"Authorization": f"Bearer {token}"} if token else {}

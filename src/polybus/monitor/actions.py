@@ -20,6 +20,7 @@ from polybus.errors import Conflict, NoSuchTopic, NotReachable, PolybusError
 from polybus.model.message import NO_HEADERS, Call, Reply, Status
 from polybus.model.record import NewRecord
 from polybus.monitor import shapes
+from polybus.monitor.api import Problems
 from polybus.monitor.records import WHOLE, show
 from polybus.monitor.sources import Sources
 
@@ -188,11 +189,11 @@ def decode(text: str, encoding: str) -> bytes:
     """A payload as it was typed in.
 
     Raises:
-        Conflict: it is not the base64 that it says it is.
+        Problems: it is not the base64 that it says it is.
     """
     if encoding == "text":
         return text.encode("utf-8", "surrogatepass")
     try:
         return b64decode(text, validate=True)
     except (binascii.Error, ValueError) as exc:
-        raise Conflict(f"the payload is no base64: {exc}") from exc
+        raise Problems(400, f"the payload is no base64: {exc}") from exc
