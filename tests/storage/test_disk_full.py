@@ -375,7 +375,11 @@ async def test_what_retention_lets_go_leaves_a_full_disk_before_anything_is_writ
     await put(engine, "t", b"not moved yet")
     segments = {path for path in disk.names_now if path.suffix == ".seg"}
     await engine.trim("t", 55)
-    disk.fault = no_room_for_files
+    disk.fault = lambda operation, path: (
+        OSError(errno.ENOSPC, "no space")
+        if path.suffix == ".seg" and operation == "write"
+        else None
+    )
     with pytest.raises(OSError, match="no space"):
         await engine.move_all()
     left = {path for path in disk.names_now if path.suffix == ".seg"}
